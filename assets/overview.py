@@ -13,6 +13,6 @@ def overview_asset(declared: Declaration) -> dg.AssetSpec:
         declared.key(NAME),
         group_name=declared.name,
         description=f"How far {declared.name} is: what arrived, was converted, refused, is stale, published and "
-        "verified, which checks fail, and what to do about it. The sensor of the source records it when it changes, "
+        "verified, which checks fail, why, and what to do. The sensor of the source records it when it changes, "
         f"and at most every ten minutes during conversions. See `{page_of('the-overview-of-a-dataset')}`.",
     )

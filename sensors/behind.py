@@ -7,6 +7,7 @@ conversions leaves no run that would evaluate them.
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import dagster as dg
@@ -30,6 +31,7 @@ class Conversions:
         cancelled: changed or arrived, and their conversion was cancelled.
         stale: changed, and the conversion of their new version failed. The store keeps the version before.
         refused: arrived, and their conversion failed.
+        failed_at: storage ids of the failed attempts of the stale and the refused ones.
     """
 
     total: int
@@ -37,6 +39,7 @@ class Conversions:
     cancelled: frozenset[str]
     stale: frozenset[str]
     refused: frozenset[str]
+    failed_at: Mapping[str, int]
 
     @property
     def converted(self) -> int:
@@ -66,6 +69,7 @@ def conversions(known: KnownItems) -> Conversions:
         cancelled=frozenset(cancelled),
         stale=frozenset(stale),
         refused=frozenset(refused),
+        failed_at={name: failed_at[name] for name in stale | refused},
     )
 
 

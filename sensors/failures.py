@@ -7,6 +7,7 @@ import json
 import re
 import time
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 
 import dagster as dg
 
@@ -25,6 +26,8 @@ from sensors.operating import if_red
 PUBLISHED_WITHIN_HOURS = "zarr_core/published_within_hours"
 # Runs that one tick looks at, and the time for which an alert that cannot be sent is sent again.
 _MAX_RUNS, _SENT_FOR_SECONDS = 20, 86_400
+# Key of the messages in the cursor of ``failed_runs``, and their number.
+_LATEST, _MOST_LATEST = "latest", 10
 # What differs between two messages of the same error: ids, addresses in memory, times, and durations.
 _CHANGING = re.compile(
     r"""(?ix) \b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b | \b0x[0-9a-f]+\b
@@ -44,7 +47,8 @@ _IF_RED = if_red("where-is-the-reason", "read its error: the alert could not be 
     default_status=dg.DefaultSensorStatus.RUNNING,
     minimum_interval_seconds=30,
     description="Logs every failed run of this code location, also as the last event of the run, and sends an alert."
-    " A cancelled run gets a last event as well, and no alert." + _IF_RED,
+    " A cancelled run gets a last event as well, and no alert. The cursor lists the latest ten, with their reasons."
+    + _IF_RED,
 )
 def failed_runs(context: dg.SensorEvaluationContext, alerts: Alerts) -> dg.SensorResult:
     """Log and send a message about each run that failed since the last tick, also one of the command line.
@@ -56,19 +60,27 @@ def failed_runs(context: dg.SensorEvaluationContext, alerts: Alerts) -> dg.Senso
     traceback of that place. A sentence after it says that this is not an error.
     """
     instance, cursor = context.instance, json.loads(context.cursor or "{}")
+    latest = cursor.pop(_LATEST, [])
     messages, unsent = [], []
     for record, run in _ended_since(context, cursor, "record_id", dg.DagsterEventType.RUN_FAILURE):
         message = failure_message(instance, run)
-        messages.append(message)
+        messages.append(f"{_time(record)}: {message}")
         if _add_to_run(instance, run.run_id, message):
             context.log.error(message)
         if record.timestamp > time.time() - _SENT_FOR_SECONDS:
             unsent.append(message)
-    for _, run in _ended_since(context, cursor, "cancelled_id", dg.DagsterEventType.RUN_CANCELED):
-        messages.append(cancellation_message(run))
-        _add_to_run(instance, run.run_id, messages[-1])
+    for record, run in _ended_since(context, cursor, "cancelled_id", dg.DagsterEventType.RUN_CANCELED):
+        message = cancellation_message(run)
+        messages.append(f"{_time(record)}: {message}")
+        _add_to_run(instance, run.run_id, message)
     _send(context, alerts, unsent)
+    cursor = {_LATEST: [*reversed(messages), *latest][:_MOST_LATEST], **cursor}
     return dg.SensorResult(skip_reason="; ".join(messages) or "no run failed", cursor=json.dumps(cursor))
+
+
+def _time(record: dg.EventLogRecord) -> str:
+    """When a run ended."""
+    return f"{datetime.fromtimestamp(record.timestamp, UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def _ended_since(

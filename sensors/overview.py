@@ -1,13 +1,14 @@
-"""The overview of a dataset: how far its samples or batches have come, and what a person has to do next.
+"""The overview of a dataset: how far its samples or batches have come, why some have not, and what to do next.
 
 The sensor of the source records it as a materialization without a run, so that it is current although nothing runs. Its
-numbers are those that Dagster has: a tick reads nothing of the source or the store for it.
+numbers and reasons are those that Dagster has: a tick reads nothing of the source or the store for it, except when
+something was retired from a matrix.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -26,6 +27,8 @@ NAME = "overview"
 _SECONDS_WHILE_CONVERTING = 600
 _DAY_SECONDS = 86_400
 _WAITING = "number/waiting"
+# Samples or batches whose reasons are shown, as many as :func:`some` names.
+_MOST_REASONS = 5
 
 # What, its state now, and what to do; "" if there is nothing to do.
 Row = tuple[str, str, str]
@@ -50,6 +53,7 @@ def overview_events(
     conversions: Conversions,
     incomplete: int,
     checked: Collection[dg.AssetCheckEvaluation],
+    more: Sequence[Row] = (),
 ) -> list[dg.AssetMaterialization]:
     """A materialization of the overview, if it differs from the latest one.
 
@@ -59,6 +63,7 @@ def overview_events(
         conversions: of its samples or batches.
         incomplete: number of samples that still lack files at the source.
         checked: evaluations of this tick, which Dagster does not have yet.
+        more: rows that only this kind of source has.
     """
     instance, key = context.instance, dg.AssetKey([source.name, NAME])
     published = _recorded(instance, source.published)
@@ -67,9 +72,11 @@ def overview_events(
     noun = source.partitions_name.rpartition("__")[2]
     rows = [
         *_conversion_rows(conversions, noun, source.converted.to_user_string(), incomplete),
+        *_reason_rows(instance, source.converted, conversions.failed_at),
+        *more,
         _published_row(published, verified, f"{source.name}_refresh"),
         _verified_row(verified, f"{source.name}_verify"),
-        _checks_row(failing),
+        *_check_rows(failing),
     ]
     # An entry each: the UI cuts off what is wider than its page in a table, and hides Markdown behind a click.
     texts = {what: f"{now}. To do: {action}" if action else now for what, now, action in rows}
@@ -104,7 +111,7 @@ def _conversion_rows(found: Conversions, noun: str, asset: str, incomplete: int)
     lacking = f", {incomplete:,} incomplete" if incomplete else ""
     upload = "upload what is missing, or delete their folders" if incomplete else ""
     wait = f"nothing, the automation converts {len(found.waiting):,} more" if found.waiting else ""
-    mend = f"mend their files at the source: {page_of('a-sample-that-cannot-be-converted')}"
+    mend = f"mend them at the source: {page_of('a-sample-that-cannot-be-converted')}"
     again = f"materialize their partitions of {asset}: {page_of('a-cancelled-run')}"
     left = found.stale | found.cancelled
     return [
@@ -115,32 +122,49 @@ def _conversion_rows(found: Conversions, noun: str, asset: str, incomplete: int)
     ]
 
 
+def _reason_rows(instance: dg.DagsterInstance, converted: dg.AssetKey, failed_at: Mapping[str, int]) -> list[Row]:
+    """Why the first samples or batches that are named could not be converted."""
+    rows = []
+    for name in sorted(failed_at, key=natural_order)[:_MOST_REASONS]:
+        attempt = dg.AssetRecordsFilter(converted, asset_partitions=[name], after_storage_id=failed_at[name])
+        records = instance.fetch_observations(attempt, limit=1).records
+        observed = records[0].asset_observation if records else None
+        # A run that died observed nothing.
+        reason = str(observed.metadata["reason"].value) if observed else "its run failed: its last event says why"
+        rows.append((f"reason of {name}", reason, ""))
+    return rows
+
+
 def _published_row(published: Recorded, verified: Recorded, job: str) -> Row:
     if published.at is None:
         return "published", "nothing yet", f"nothing, if something is being converted; otherwise run {job}"
     size = _stored_bytes(published, verified)
     shown = f", {format_size(size)}" if size else ""
     generation, samples = (int(published.numbers.get(name, 0)) for name in ("generation", "samples"))
-    return "published", f"generation {generation}: {samples:,} samples{shown}; {_when(published.at)}", ""
+    return "published", f"generation {generation}: {samples:,} samples{shown}; {when(published.at)}", ""
 
 
 def _verified_row(verified: Recorded, job: str) -> Row:
     if verified.at is None:
         return "verified", "never", f"declare verify_within_days, or run {job}"
     samples = int(verified.numbers.get("samples", 0))
-    return "verified", f"{samples:,} samples; {_when(verified.at)}", ""
+    return "verified", f"{samples:,} samples; {when(verified.at)}", ""
 
 
-def _checks_row(failing: Collection[str]) -> Row:
-    action = f"read the check on the page of its asset: {page_of('a-failed-check')}" if failing else ""
-    return "failing checks", _names(failing), action
+def _check_rows(failing: Mapping[str, str]) -> list[Row]:
+    """How many checks fail or warn, and the reason of each."""
+    action = f"as they say below: {page_of('a-failed-check')}" if failing else ""
+    rows = [("failing checks", _names(failing), action)]
+    for name in sorted(failing):
+        rows.append((f"check {name}", failing[name], ""))
+    return rows
 
 
 def _names(names: Collection[str]) -> str:
     return f"{len(names):,}: {some(sorted(names, key=natural_order))}" if names else "none"
 
 
-def _when(at: float) -> str:
+def when(at: float) -> str:
     """A time, and its age in days: minutes would be another text at every tick."""
     days = int((time.time() - at) // _DAY_SECONDS)
     age = f"{days} days ago" if days else "less than a day ago"
@@ -165,10 +189,10 @@ def _recorded(instance: dg.DagsterInstance, key: dg.AssetKey) -> Recorded:
 
 def _failing_checks(
     context: dg.SensorEvaluationContext, name: str, checked: Collection[dg.AssetCheckEvaluation]
-) -> list[str]:
-    """Checks of the dataset whose latest evaluation did not pass, warnings included."""
+) -> dict[str, str]:
+    """Checks of the dataset whose latest evaluation did not pass, warnings included, with their reasons."""
     graph = context.repository_def.asset_graph if context.repository_def else None
     keys = [key for key in graph.asset_check_keys if key.asset_key.path[0] == name] if graph else []
-    passed = {key.name: found[0].passed for key, found in latest_evaluations(context.instance, keys).items() if found}
-    passed |= {check.check_name: check.passed for check in checked}
-    return [check for check, is_passed in passed.items() if not is_passed]
+    latest = {key.name: found[0] for key, found in latest_evaluations(context.instance, keys).items() if found}
+    latest |= {check.check_name: check for check in checked}
+    return {name: check.description or "no description" for name, check in latest.items() if not check.passed}

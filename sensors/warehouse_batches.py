@@ -15,7 +15,7 @@ from sensors.observations import KnownItems, WatchedSource, changed_checks, prep
 from sensors.operating import if_red
 from sensors.overview import overview_events
 from sensors.pending import PendingChanges, find_changes
-from sensors.withdrawn import check_again
+from sensors.withdrawn import check_again, retired_row
 from zarr_core.matrix import WideMatrix
 from zarr_core.sources.listing import Listing
 from zarr_core.warehouses import Warehouse
@@ -80,7 +80,8 @@ def warehouse_batches_sensor(declared: WatchedWarehouse) -> dg.SensorDefinition:
                     check_again(instance, declared.published, declared.shown_matrix, matrix, list(listing.items))
                 )
         checks = changed_checks(instance, checks)
-        events = [*checks, *overview_events(context, declared, found, 0, checks)]
+        rows = [retired_row(declared.matrix, declared.shown_matrix, matrix.retired)] if matrix is not None else []
+        events = [*checks, *overview_events(context, declared, found, 0, checks, rows)]
         return sensor_result(context, declared, listing, changes, "batches", events)
 
     return warehouse_batches

@@ -1,19 +1,32 @@
-"""What the warehouse no longer has, but the matrix still holds."""
+"""What the warehouse no longer has, but the matrix still holds; and what was retired from the matrix."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import islice
 
 import dagster as dg
 
 from sensors.dagster_internals.queries import latest_check
+from sensors.deadline import within_the_tick
+from sensors.overview import Row, when
 from zarr_core._util.commands import shell
+from zarr_core.errors import ZarrCoreError
 from zarr_core.matrix import WideMatrix
 from zarr_core.matrix.ingest.audit import withdrawn_batches
+from zarr_core.matrix.store.batch_names import home_of
+from zarr_core.matrix.store.state import HEAD, Retired
+from zarr_core.sources.left_out import some
+from zarr_core.storage import Storage
+from zarr_core.versioning.history import Commit, commits
 
 CHECK = "nothing_withdrawn"
 _MOST = 10
 _BATCH, _SAMPLE = "batch", "sample"
+# Commits in which the times of retirements are looked for.
+_MOST_COMMITS = 100
+# What was retired when it was looked for last, and the times that were found, by the location of the matrix.
+_looked_up: dict[str, tuple[Retired, dict[str, float]]] = {}
 
 
 def withdrawal(matrix: str, batches: Sequence[str], samples: Sequence[str] = ()) -> str:
@@ -23,19 +36,25 @@ def withdrawal(matrix: str, batches: Sequence[str], samples: Sequence[str] = ())
         matrix: its location.
         batches, samples: what the matrix holds and the warehouse does not.
     """
-    options = {"batches": batches, "samples": samples}
-    named: list[str] = []
-    for option, names in options.items():
-        named += [f"--{option}", *names[:_MOST]] if names else []
-    more = sum(max(0, len(names) - _MOST) for names in options.values())
+    named = _options(batches, samples)
     if not named:
         return ""
+    more = max(0, len(batches) - _MOST) + max(0, len(samples) - _MOST)
     counts = f"{len(batches)} batches, and {len(samples)} samples of other batches"
     others = f" (and {more} more)" if more else ""
     return (
         f"withdrawn from the warehouse, but still in the matrix: {counts}. "
         f"To remove them: `{shell('matrix', 'retire', matrix, *named)}`{others}"
     )
+
+
+def _options(batches: Sequence[str], samples: Sequence[str]) -> list[str]:
+    """The first batches and samples as options of ``zarr-core matrix retire``."""
+    options: list[str] = []
+    for option, names in (("--batches", batches), ("--samples", samples)):
+        if names:
+            options += [option, *names[:_MOST]]
+    return options
 
 
 def check_withdrawn(
@@ -88,3 +107,55 @@ def check_again(
     return check_withdrawn(
         asset, shown, withdrawn_batches(matrix, batch_ids), [name for name in samples if name in held]
     )
+
+
+def retired_row(url: str, shown: str, retired: Retired) -> Row:
+    """The row of the overview that names retired batches and samples, and the command that allows them again.
+
+    Args:
+        url: location of the matrix.
+        shown: the same without secrets.
+        retired: from the matrix as it is now.
+    """
+    named = _options(list(retired.batches), retired.samples)
+    if not named:
+        return "retired", "none", ""
+    times = within_the_tick(f"reading the history of {shown}", lambda: _retirement_times(url, retired))
+    texts = []
+    if retired.batches:
+        batches = []
+        for name, sample_ids in retired.batches.items():
+            at = f"; {when(times[name])}" if name in times else ""
+            batches.append(f"{name} ({len(sample_ids):,} samples{at})")
+        texts.append(f"{len(batches):,} batches: {some(batches)}")
+    if retired.samples:
+        texts.append(f"{len(retired.samples):,} samples of other batches: {some(retired.samples)}")
+    command = shell("matrix", "retire", shown, *named, "--undo")
+    return "retired", "; ".join(texts), f"nothing; `{command}` allows them again"
+
+
+def _retirement_times(url: str, retired: Retired) -> dict[str, float]:
+    """Times of the commits that retired batches, in seconds since 1970; without those that are not known any more."""
+    latest = _looked_up.get(url)
+    if latest is not None and latest[0] == retired:
+        return latest[1]
+    found: dict[str, float] = {}
+    try:
+        for commit in islice(commits(Storage(url), HEAD), _MOST_COMMITS):
+            for name in _retired_by(commit):
+                home = home_of(name, retired.batches)
+                if home is not None:
+                    found.setdefault(home, commit.committed)
+            if found.keys() == retired.batches.keys():
+                break
+    except (ZarrCoreError, OSError):
+        return found  # garbage collection, or damage of an earlier generation; the next tick looks again
+    _looked_up[url] = retired, found
+    return found
+
+
+def _retired_by(commit: Commit) -> Iterator[str]:
+    """Batches and samples that a commit retired."""
+    for change in commit.changes:
+        if change.what == "retired":
+            yield from change.names

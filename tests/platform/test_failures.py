@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import re
 import time
@@ -340,6 +341,19 @@ def test_failed_runs_are_reported_until_their_alert_is_sent(
     monkeypatch.setattr("sensors.failures._SENT_FOR_SECONDS", -60)
     assert logged in (ended.tick() or "")
     assert len(webhook.texts) == 1, "an alert that could not be sent for a day is given up"
+
+
+def test_the_cursor_lists_the_latest_failures_newest_first(instance: dg.DagsterInstance) -> None:
+    ended = Ended(failed_runs, instance)
+    ended.tick()
+    runs = [ended.run(broken) for _ in range(4)]
+    ended.tick()
+    runs += [ended.run(broken) for _ in range(8)]
+    ended.tick()
+    ended.tick()
+    latest = json.loads(ended.cursor or "")["latest"]
+    newest_first = [f"run {run.run_id[:8]} of broken failed: broken: the disk is full" for run in reversed(runs)]
+    assert [message.partition(" UTC: ")[2] for message in latest] == newest_first[:10]
 
 
 def test_checks_that_fail_or_warn_are_reported_once_per_reason(

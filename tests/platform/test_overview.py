@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import os
+import re
+import shlex
 import time
+from pathlib import Path
 
 import dagster as dg
 import pytest
 
 from resources.stores import StoreAccess
+from resources.warehouses import WarehouseAccess
 from sensors.arrivals import arrivals_sensor
+from sensors.warehouse_batches import warehouse_batches_sensor
+from tests.platform.matrix_trial import MatrixTrial, declare
 from tests.platform.test_behind import cancel_backfill
 from tests.platform.trial import Trial, corrupt, write_run
+from zarr_core.errors import ManifestError
+from zarr_core.matrix import WideMatrix
+from zarr_core.matrix.__main__ import main as matrix_command
 
 pytestmark = pytest.mark.usefixtures("nothing_measured")
 
@@ -76,11 +86,11 @@ def test_it_says_what_became_of_the_samples_and_what_to_do(trial: Trial) -> None
     assert sensor.tick()
     rows = shown(trial)
     assert rows["converted"] == "3 samples"
-    assert rows["refused"].startswith(
-        "1: run_4. To do: mend their files at the source: docs/operating.md#a-sample-that-"
-    )
+    assert rows["refused"].startswith("1: run_4. To do: mend them at the source: docs/operating.md#a-sample-that-")
     assert rows["published"].startswith("generation 1: 3 samples, ")
+    assert rows["reason of run_4"].startswith("surface_pressure: ")
     assert "split_ids_present. To do: " in rows["failing checks"]
+    assert rows["check split_ids_present"].startswith("no sample of split val is in the store")
 
     write_run(trial.source, 1, shift=1.0)
     assert trial.run("look").success
@@ -88,6 +98,7 @@ def test_it_says_what_became_of_the_samples_and_what_to_do(trial: Trial) -> None
     sensor.tick()
     rows = shown(trial)
     assert "source_converted" in rows["failing checks"], "of the same tick"
+    assert "conversion was cancelled: run_1. " in rows["check source_converted"]
     assert rows["stale or cancelled"].startswith("1: run_1. To do: materialize their partitions of trial/zarr_samples")
     assert (number(trial, "arrived"), number(trial, "converted"), number(trial, "stale")) == (4, 2, 1)
 
@@ -107,6 +118,91 @@ def test_it_is_recorded_only_when_it_changes_and_seldom_during_conversions(
     monkeypatch.setattr(time, "time", lambda: later)
     assert sensor.tick()
     assert shown(trial)["arrived"] == "2 samples"
+
+
+def test_a_reason_is_that_of_the_latest_attempt(trial: Trial, monkeypatch: pytest.MonkeyPatch) -> None:
+    sensor = Sensor(trial)
+    corrupt(write_run(trial.source, 1))
+    assert trial.run("look").success
+    assert not trial.run("convert", "run_1", "run_1").success
+    assert sensor.tick()
+    assert shown(trial)["reason of run_1"].startswith("surface_pressure: ")
+    monkeypatch.setattr("assets.zarr_samples.convert_each", None)  # the run fails before it looks at a sample
+    assert not trial.run("convert", "run_1", "run_1").success
+    assert sensor.tick()
+    assert shown(trial)["reason of run_1"] == "its run failed: its last event says why"
+
+    monkeypatch.undo()
+    assert trial.run("look").success
+    write_run(trial.source, 1)
+    assert trial.run("look").success
+    assert trial.run("convert", "run_1", "run_1").success
+    assert sensor.tick()
+    assert "reason of run_1" not in shown(trial)
+
+
+class MatrixSensor:
+    """The sensor of a matrix of three batches."""
+
+    def __init__(self, trial: MatrixTrial) -> None:
+        self.trial = trial
+        for batch_id in ("b0", "b1", "b2"):
+            trial.write(batch_id)
+        trial.load_directly()
+
+    def retired(self) -> str:
+        """What the overview says after a tick."""
+        context = dg.build_sensor_context(
+            self.trial.instance, resources={"warehouses": WarehouseAccess()}, definitions=self.trial.definitions
+        )
+        result = warehouse_batches_sensor(self.trial.dataset)(context)
+        assert isinstance(result, dg.SensorResult)
+        for event in result.asset_events:
+            self.trial.instance.report_runless_asset_event(event)
+        return str(self.trial.materialization("overview").metadata["retired"].value)
+
+
+@pytest.fixture
+def matrix_sensor(tmp_path: Path, instance: dg.DagsterInstance) -> MatrixSensor:
+    return MatrixSensor(MatrixTrial(declare(tmp_path), instance))
+
+
+def test_it_names_what_was_retired_from_a_matrix(matrix_sensor: MatrixSensor) -> None:
+    url = matrix_sensor.trial.dataset.matrix
+    assert matrix_sensor.retired() == "none"
+    matrix = WideMatrix.open(url)
+    matrix.retire([], ["b0"])
+    archive = Path(url) / "generations" / f"{matrix.generation:08d}.json"
+    os.utime(archive, (1_700_000_000, 1_700_000_000))
+    matrix.retire(["b2s1"], ["b1"])
+    said = matrix_sensor.retired()
+    assert re.match(r"2 batches: b1 \(5 samples; [-\d]+ [:\d]+ UTC, less than a day ago\), b0 \(5 samples; ", said)
+    assert "b0 (5 samples; 2023-11-14 22:13 UTC, " in said
+    assert " days ago); 1 samples of other batches: b2s1. To do: nothing; " in said
+
+    command = re.search("To do: nothing; `zarr-core (.+)` allows them again", said)
+    assert command is not None
+    assert command[1] == f"matrix retire {url} --batches b1 b0 --samples b2s1 --undo"
+    assert matrix_command(shlex.split(command[1])[1:]) == 0
+    assert matrix_sensor.retired() == "none"
+    matrix_sensor.trial.load_directly()
+    WideMatrix.open(url).retire([], ["b0"])
+    assert "less than a day ago" in matrix_sensor.retired(), "the time of the latest retirement"
+
+
+def test_the_history_of_a_matrix_is_read_once_and_not_needed(
+    matrix_sensor: MatrixSensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def damaged(*_: object) -> None:
+        raise ManifestError("generations/00000001.json is damaged")
+
+    matrix = WideMatrix.open(matrix_sensor.trial.dataset.matrix)
+    matrix.retire([], ["b0"])
+    assert matrix_sensor.retired().startswith("1 batches: b0 (5 samples; 2")
+    monkeypatch.setattr("sensors.withdrawn.commits", damaged)
+    assert matrix_sensor.retired().startswith("1 batches: b0 (5 samples; 2"), "nothing has been retired since"
+    matrix.retire([], ["b1"])
+    assert matrix_sensor.retired().startswith("2 batches: b1 (5 samples), b0 (5 samples). ")
 
 
 def test_nothing_follows_the_overview(trial: Trial) -> None:
