@@ -10,6 +10,8 @@ from sensors.dagster_internals.runs import innermost, reason_of_failure, will_be
 # The address of the webserver, as a person's browser reaches it; alerts link its pages if it is set.
 WEBSERVER = "DAGSTER_WEBSERVER_URL"
 _MOST_NAMES = 3
+# Class of the error of a step that fails because a blocking check did, which is named by its own description.
+_CHECK_FAILED = "DagsterAssetCheckFailedError"
 
 
 def page(path: str) -> str:
@@ -41,6 +43,8 @@ def failure_message(instance: dg.DagsterInstance, run: dg.DagsterRun) -> str:
         if event.dagster_event is None:
             continue
         failure = event.dagster_event.step_failure_data
+        if failure.error and failure.error.cls_name == _CHECK_FAILED:
+            continue
         if failure.user_failure_data and failure.user_failure_data.description:
             reason = failure.user_failure_data.description
         else:

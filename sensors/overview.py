@@ -74,7 +74,7 @@ def overview_events(
         *_conversion_rows(conversions, noun, source.converted.to_user_string(), incomplete),
         *_reason_rows(instance, source.converted, conversions.failed_at),
         *more,
-        _published_row(published, verified, f"{source.name}_refresh"),
+        _published_row(published, verified, f"{source.name}_refresh" if conversions.total else ""),
         _verified_row(verified, f"{source.name}_verify"),
         *_check_rows(failing),
     ]
@@ -136,8 +136,10 @@ def _reason_rows(instance: dg.DagsterInstance, converted: dg.AssetKey, failed_at
 
 
 def _published_row(published: Recorded, verified: Recorded, job: str) -> Row:
+    """What is published; the job publishes what was converted, "" if nothing has arrived."""
     if published.at is None:
-        return "published", "nothing yet", f"nothing, if something is being converted; otherwise run {job}"
+        refresh = f"nothing, if something is being converted; otherwise run {job}"
+        return "published", "nothing yet", refresh if job else "nothing, until something arrives at the source"
     size = _stored_bytes(published, verified)
     shown = f", {format_size(size)}" if size else ""
     generation, samples = (int(published.numbers.get(name, 0)) for name in ("generation", "samples"))

@@ -80,7 +80,7 @@ def warehouse_batches_sensor(declared: WatchedWarehouse) -> dg.SensorDefinition:
                     check_again(instance, declared.published, declared.shown_matrix, matrix, list(listing.items))
                 )
         checks = changed_checks(instance, checks)
-        rows = [retired_row(declared.matrix, declared.shown_matrix, matrix.retired)] if matrix is not None else []
+        rows = [retired_row(declared.matrix, declared.shown_matrix, matrix)] if matrix is not None else []
         events = [*checks, *overview_events(context, declared, found, 0, checks, rows)]
         return sensor_result(context, declared, listing, changes, "batches", events)
 

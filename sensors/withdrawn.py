@@ -109,14 +109,15 @@ def check_again(
     )
 
 
-def retired_row(url: str, shown: str, retired: Retired) -> Row:
+def retired_row(url: str, shown: str, matrix: WideMatrix) -> Row:
     """The row of the overview that names retired batches and samples, and the command that allows them again.
 
     Args:
         url: location of the matrix.
         shown: the same without secrets.
-        retired: from the matrix as it is now.
+        matrix: as it is now.
     """
+    retired = matrix.retired
     named = _options(list(retired.batches), retired.samples)
     if not named:
         return "retired", "none", ""
@@ -130,6 +131,7 @@ def retired_row(url: str, shown: str, retired: Retired) -> Row:
         texts.append(f"{len(batches):,} batches: {some(batches)}")
     if retired.samples:
         texts.append(f"{len(retired.samples):,} samples of other batches: {some(retired.samples)}")
+    texts.append(f"the matrix holds {len(matrix.sample_ids):,} samples now")
     command = shell("matrix", "retire", shown, *named, "--undo")
     return "retired", "; ".join(texts), f"nothing; `{command}` allows them again"
 

@@ -68,6 +68,8 @@ def number(trial: Trial, name: str) -> object:
 
 def test_it_says_what_became_of_the_samples_and_what_to_do(trial: Trial) -> None:
     sensor = Sensor(trial)
+    assert sensor.tick()
+    assert shown(trial)["published"] == "nothing yet. To do: nothing, until something arrives at the source"
     for run in (1, 2, 3, 4):
         write_run(trial.source, run)
     corrupt(trial.source / "run_4")
@@ -78,7 +80,7 @@ def test_it_says_what_became_of_the_samples_and_what_to_do(trial: Trial) -> None
     rows = shown(trial)
     assert rows["arrived"] == "4 samples, 1 incomplete. To do: upload what is missing, or delete their folders"
     assert rows["converted"] == "0 samples. To do: nothing, the automation converts 4 more"
-    assert rows["published"].startswith("nothing yet. To do: ")
+    assert rows["published"].endswith(" being converted; otherwise run trial_refresh")
     assert rows["verified"] == "never. To do: declare verify_within_days, or run trial_verify"
 
     assert not trial.run("convert", "run_1", "run_4").success
@@ -178,7 +180,7 @@ def test_it_names_what_was_retired_from_a_matrix(matrix_sensor: MatrixSensor) ->
     said = matrix_sensor.retired()
     assert re.match(r"2 batches: b1 \(5 samples; [-\d]+ [:\d]+ UTC, less than a day ago\), b0 \(5 samples; ", said)
     assert "b0 (5 samples; 2023-11-14 22:13 UTC, " in said
-    assert " days ago); 1 samples of other batches: b2s1. To do: nothing; " in said
+    assert " days ago); 1 samples of other batches: b2s1; the matrix holds 4 samples now. To do: " in said
 
     command = re.search("To do: nothing; `zarr-core (.+)` allows them again", said)
     assert command is not None
@@ -202,7 +204,7 @@ def test_the_history_of_a_matrix_is_read_once_and_not_needed(
     monkeypatch.setattr("sensors.withdrawn.commits", damaged)
     assert matrix_sensor.retired().startswith("1 batches: b0 (5 samples; 2"), "nothing has been retired since"
     matrix.retire([], ["b1"])
-    assert matrix_sensor.retired().startswith("2 batches: b1 (5 samples), b0 (5 samples). ")
+    assert matrix_sensor.retired().startswith("2 batches: b1 (5 samples), b0 (5 samples); ")
 
 
 def test_nothing_follows_the_overview(trial: Trial) -> None:
