@@ -95,11 +95,11 @@ def check_settings(
         )
         refused = [i for i in left if i in manifest.quarantine and manifest.quarantine[i].settings == held.digest]
         if refused:
-            sentences.append(f"refused, and kept as they were: {some(refused)}")
+            sentences.append(f"Refused, and kept as they were: {some(refused)}")
         cancelled = cancelled_partitions(known.instance, dataset.converted, [dataset.observed]).intersection(left)
         if cancelled:
             sentences.append(
-                f"paused, because conversions were cancelled; to go on, materialize {some(sorted(cancelled))}"
+                f"Paused, because conversions were cancelled; to go on, materialize {some(sorted(cancelled))}"
             )
     if manifest and stale and held != dataset.settings:
         changes = describe_changes(manifest, [held.digest] if held else _digests(manifest, stale), dataset.settings)

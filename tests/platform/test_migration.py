@@ -159,7 +159,7 @@ def test_a_cancelled_batch_pauses_the_migration(stored: Trial) -> None:
     assert automation.evaluate() == {"zarr_samples": {"run_1", "run_2"}}
     cancel(changed, "run_1", "run_2")
     assert automation.evaluate() == {}
-    assert "paused, because conversions were cancelled; to go on, materialize run_1, run_2" in reported(changed)
+    assert "Paused, because conversions were cancelled; to go on, materialize run_1, run_2" in reported(changed)
     assert changed.run("convert", "run_1", "run_2").success
     assert automation.evaluate()["zarr_samples"] == {"run_3"}
 
