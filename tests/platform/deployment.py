@@ -186,6 +186,13 @@ def reported_generation(instance: dg.DagsterInstance, key: dg.AssetKey) -> objec
     return event and event.asset_materialization and event.asset_materialization.metadata["generation"].value
 
 
+def shown(instance: dg.DagsterInstance, dataset: str, row: str) -> str:
+    """A row of the overview of a dataset; "" if it has none."""
+    event = instance.get_latest_materialization_event(dg.AssetKey([dataset, "overview"]))
+    metadata = event.asset_materialization.metadata if event and event.asset_materialization else {}
+    return str(metadata[row].value) if row in metadata else ""
+
+
 def failed_partitions(instance: dg.DagsterInstance, key: dg.AssetKey) -> set[str]:
     """Partitions that the UI shows as failed: last requested in a run that failed, and not materialized since."""
     attempts = instance.event_log_storage.get_latest_asset_partition_materialization_attempts_without_materializations(
