@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from zarr_core.matrix.read.fetch import ChunkFetcher, KnownShard
-from zarr_core.matrix.read.parts import Part, outer, parts
+from zarr_core.matrix.read.parts import Part, parts
 from zarr_core.matrix.store.copies import Copy
 
 
@@ -40,12 +40,15 @@ def copy_mapped(
     layout = copy.layouts[value]
     height, across = layout.shard[0], layout.chunks[1]
     if out.shape[1] < len(to):
+        cells = [(number, _indices(inside).tolist(), _indices(to).tolist()) for number, inside, to, _ in features]
         rest: list[np.ndarray] = []
         for samples in parts(positions, to, height):
             shard = fetcher.mapped(layout, copy.shard_name(value, samples.number))
-            if shard is None or not _copy_features(shard, samples, across, features, out):
+            if shard is None or not _copy_features(shard, samples, across, cells, out):
                 rest.append(np.array([_indices(samples.inside) + samples.number * height, _indices(samples.to)]))
-        positions, to = np.concatenate(rest, axis=1) if rest else np.empty((2, 0), np.int64)
+        if not rest:
+            return np.empty(0, np.int64)
+        positions, to = np.concatenate(rest, axis=1)
     left: list[int] = []
     shards: dict[int, KnownShard | None] = {}
     for place, position in zip(to.tolist(), positions.tolist(), strict=True):
@@ -66,31 +69,49 @@ def _copy_sample(shard: KnownShard, first: int, features: Sequence[Part], cells:
         slot = shard.slots[first + number]
         if slot >= 0 and not shard.verified[first + number]:
             return False
-        cells[to] = np.nan if slot < 0 else chunks[slot][inside]
+        if slot < 0:
+            cells[to] = np.nan
+        elif isinstance(inside, np.ndarray) and isinstance(to, slice):
+            chunks[slot].take(inside, out=cells[to], mode="clip")  # other modes copy twice
+        else:
+            cells[to] = chunks[slot][inside]
     return True
 
 
-def _copy_features(shard: KnownShard, samples: Part, across: int, features: Sequence[Part], out: np.ndarray) -> bool:
-    """Copy a few features of many samples of a shard; False if a chunk was not verified yet, or is not stored."""
+def _copy_features(
+    shard: KnownShard, samples: Part, across: int, features: Sequence[tuple[int, list[int], list[int]]], out: np.ndarray
+) -> bool:
+    """Copy a few features of many samples of a shard.
+
+    Args:
+        shard: mapped.
+        samples: what to copy.
+        across: chunks of a sample.
+        features: number of the chunk, cells in it and their columns of the output.
+        out: (rows, features).
+
+    Returns:
+        False if a chunk was not verified yet, or is not stored.
+    """
+    assert shard.mapped is not None
     if not shard.is_dense:
         return False
-    assert shard.mapped is not None
-    chunks, verified = shard.mapped.chunks, shard.verified
-    for number, inside, to, _ in features:
-        if isinstance(samples.inside, slice):
-            which = slice(samples.inside.start * across + number, samples.inside.stop * across, across)
-            if 0 in verified[which]:
-                return False
-            out[outer(samples.to, to)] = chunks[which][:, inside]
+    rows = samples.inside
+    for number, inside, to in features:
+        if isinstance(rows, slice):
+            chunks: Any = slice(rows.start * across + number, rows.stop * across, across)
+            is_verified = 0 not in shard.verified[chunks]
         else:
-            which = samples.inside * across + number
-            if not np.asarray(verified)[which].all():
-                return False
-            out[outer(samples.to, to)] = chunks[outer(which, inside)]
+            chunks = rows * across + number
+            is_verified = bool(np.asarray(shard.verified)[chunks].all())
+        if not is_verified:
+            return False
+        for cell, place in zip(inside, to, strict=True):
+            out[samples.to, place] = shard.mapped.chunks[:, cell][chunks]
     return True
 
 
 def _indices(chosen: Any) -> np.ndarray:
     """An integer, a slice or an array of indices as an array."""
-    indices: np.ndarray = np.r_[chosen]
+    indices: np.ndarray = chosen if isinstance(chosen, np.ndarray) else np.r_[chosen]
     return indices

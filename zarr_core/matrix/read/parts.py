@@ -39,6 +39,8 @@ def feature_parts(copy: Copy, value: str, columns: np.ndarray | None, to: np.nda
     length, width = layout.shape[layout.feature_axis], layout.chunk[layout.feature_axis]
     if columns is None:
         return list(_run(0, length, 0, width))
+    if to is None and length <= width and len(columns):
+        return [Part(0, as_slice(columns), slice(0, len(columns)), False)]
     return list(parts(columns, np.arange(len(columns)) if to is None else to, width))
 
 
@@ -58,9 +60,6 @@ def parts(positions: np.ndarray, to: np.ndarray, width: int) -> Iterator[Part]:
     cells, places = as_slice(positions), as_slice(to)
     if isinstance(cells, slice) and isinstance(places, slice):
         yield from _run(cells.start, cells.stop, places.start, width)
-        return
-    if positions.max() < width:  # of one chunk, in any order
-        yield Part(0, cells, places, False)
         return
     order = np.argsort(positions, kind="stable")
     positions, to = positions[order], to[order]

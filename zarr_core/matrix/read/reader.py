@@ -209,10 +209,11 @@ class MatrixReader:
 
     def _numbers(self, sample_ids: Sequence[str]) -> np.ndarray:
         """(samples,) int64 number of each sample; raises UnknownFieldError."""
-        state, asked = self._state, list(sample_ids)
-        of_state, last, numbers = self._last
-        if of_state is state and asked == last:
+        state = self._state
+        of_state, asked, numbers = self._last
+        if of_state is state and type(sample_ids) is list and sample_ids == asked:
             return numbers
+        asked = list(sample_ids)
         try:
             numbers = np.fromiter(map(state.numbers.__getitem__, asked), np.int64, len(asked))
         except KeyError as error:

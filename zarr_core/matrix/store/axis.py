@@ -89,9 +89,9 @@ class FeatureAxis(Sequence[Any]):
 
     def positions(self, feature_ids: Sequence[str] | Sequence[int] | np.ndarray) -> np.ndarray:
         """Positions of features, (n,) int64; raises UnknownFieldError for the first unknown feature."""
-        if type(feature_ids) is np.ndarray and feature_ids.dtype == self.ids.dtype and feature_ids.ndim == 1:
-            found = self._known(feature_ids)
-            if (found >= 0).all():
+        if type(feature_ids) is np.ndarray and feature_ids.ndim == 1 and feature_ids.dtype == self.ids.dtype:
+            found = self._found(feature_ids)
+            if found is not None:
                 return found
         check_names("feature_ids", feature_ids, error=UnknownFieldError)
         if not len(feature_ids):
@@ -104,14 +104,16 @@ class FeatureAxis(Sequence[Any]):
             raise UnknownFieldError(f"feature {name!r} is not on the axis of this matrix ({len(self):,} features)")
         return found
 
-    def _known(self, wanted: np.ndarray) -> np.ndarray:
-        """As :meth:`locate`, for names of the dtype of the axis; those that were asked for last are remembered."""
+    def _found(self, wanted: np.ndarray) -> np.ndarray | None:
+        """Positions of at most 1 MiB of names of the axis, (n,) int64; None where that is not what they are."""
         if wanted.nbytes > _REMEMBERED_BYTES:
-            return self.locate(wanted)
+            return None
         asked = wanted.tobytes()
         last, found = self._last
         if asked != last:
-            found = self.locate(wanted)
+            found = self._places(wanted)
+            if not (self.ids[found] == wanted).all():
+                return None
             found.flags.writeable = False
             self._last = asked, found
         return found
