@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from typing import Generic
 
-from zarr_core.storage import ObjectInfo, Storage
+from zarr_core.storage import Storage
 from zarr_core.storage.byte_ranges import Objects, RemoteObjects
 from zarr_core.versioning.generations import Head, S, load_same
 
@@ -18,7 +19,8 @@ class ReplacementCheck(Generic[S]):
 
     def __init__(self, storage: Storage, head: Head[S]) -> None:
         self._storage, self._head = storage, head
-        self._seen: ObjectInfo | None = None
+        self._path = storage.path(head.name) if storage.is_local else ""
+        self._seen: object = None
 
     def check(self, known: S, objects: Objects | None) -> None:
         """Raise StoreError if objects that were just read may be those of another store. Call it after the read.
@@ -31,9 +33,19 @@ class ReplacementCheck(Generic[S]):
         met = objects.met if isinstance(objects, RemoteObjects) else 0
         if isinstance(objects, RemoteObjects) and met == objects.checked:
             return
-        info = self._storage.find(self._head.name)
-        if info is None or info != self._seen:
+        found = self._look()
+        if found is None or found != self._seen:
             load_same(self._storage, self._head, known)
-            self._seen = info
+            self._seen = found
         if isinstance(objects, RemoteObjects):
             objects.checked = met
+
+    def _look(self) -> object:
+        """Size and times of the head now; None if there is none."""
+        if not self._path:
+            return self._storage.find(self._head.name)
+        try:
+            stat = os.stat(self._path)  # all that a read from memory can afford
+        except FileNotFoundError:
+            return None
+        return stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino

@@ -79,7 +79,7 @@ def test_threads_share_the_shard_indices(tmp_path: Path, monkeypatch: pytest.Mon
     with ThreadPoolExecutor(8) as threads:
         list(threads.map(read, range(8)))
     kept = matrix._fetcher
-    sizes = [fetch._INDEX_ENTRY_BYTES * len(shard.verified) for shard in kept._shards.values()]
+    sizes = [fetch._INDEX_ENTRY_BYTES * len(shard.slots) for shard in kept._shards.values()]
     assert kept._index_bytes == sum(sizes) <= limit
 
 

@@ -125,16 +125,6 @@ def test_a_mapped_file_that_is_deleted_or_replaced_keeps_its_content(written: tu
     np.testing.assert_array_equal(matrix.read(SAMPLES), cells)
 
 
-def test_a_file_that_vanishes_before_it_is_mapped_is_an_error(written: tuple[Path, np.ndarray]) -> None:
-    root, _ = written
-    matrix = WideMatrix.open(root)
-    matrix.read(SAMPLES)
-    matrix._fetcher._files._files.clear()  # type: ignore[union-attr]  # as if many others had been opened since
-    shard(root).unlink()
-    with pytest.raises(CorruptChunkError, match=r"sample 'a_s\d'.*: beta.zarr/c/0/0 is committed but missing"):
-        matrix.read(SAMPLES)
-
-
 def test_another_matrix_at_the_same_place_is_noticed(written: tuple[Path, np.ndarray]) -> None:
     """Shards of two matrices have the same names."""
     root, _ = written

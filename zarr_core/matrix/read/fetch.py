@@ -54,41 +54,18 @@ class WantedChunk(NamedTuple):
     label: str
 
 
-class KnownShard:
+class KnownShard(NamedTuple):
     """What a process knows of a shard.
 
     Attributes:
-        index: byte ranges of its chunks.
-        verified: by chunk number, whether this process has compared the chunk with its checksum.
-        tried: whether the file was mapped, or cannot be.
-        mapped: its chunks in a map of the file, in stored order; None if they are to be read.
+        ranges: byte ranges of its chunks.
+        mapped: the chunks in a map of the file, in stored order; None if they are to be read.
         slots: by chunk number, the place of the chunk in ``mapped``; negative for a chunk that is not stored.
-        is_dense: whether the place of each stored chunk is its number.
     """
 
-    __slots__ = ("index", "is_dense", "mapped", "slots", "tried", "verified")
-
-    def __init__(self, index: ChunkIndex) -> None:
-        self.index = index
-        self.verified = bytearray(len(index.starts))
-        self.tried = False
-        self.mapped: MappedChunks | None = None
-        self.slots = array("q")
-        self.is_dense = False
-
-    def map(self, files: LocalObjects, name: str, layout: ChunkLayout) -> None:
-        """Map the chunks, unless they have places of other sizes in the file."""
-        self.tried = True
-        starts, lengths = np.asarray(self.index.starts), np.asarray(self.index.lengths)
-        dtype = np.dtype(layout.dtype)
-        size = layout.flat.chunk_points * dtype.itemsize + CHECKSUM_BYTES
-        stored = np.flatnonzero(starts >= 0)
-        if not len(stored) or (lengths[stored] != size).any() or (starts[stored] % size).any():
-            return
-        slots = starts // size
-        self.slots, self.is_dense = array("q", slots.tobytes()), np.array_equal(slots[stored], stored)
-        count, shape = int(slots.max()) + 1, layout.chunk[1:]
-        self.mapped = MappedChunks.of(files.map(name), count, shape, dtype, self.verified)
+    ranges: ChunkIndex
+    mapped: MappedChunks | None
+    slots: array[int]
 
 
 @dataclass
@@ -152,10 +129,15 @@ class ChunkFetcher:
         shards = self._known_shards(layout, chunks)
         scratch = np.empty(layout.chunk, layout.dtype)
 
+        def verified(chunk: WantedChunk) -> None:
+            mapped = shards[chunk.shard].mapped
+            if mapped is not None:
+                mapped.verified[chunk.number] = 1
+
         def place(chunk: WantedChunk, data: np.ndarray) -> None:
             cells = _destination(chunk, layout, out)
             decode_into(layout.flat, data, scratch if cells is None else cells)
-            shards[chunk.shard].verified[chunk.number] = 1
+            verified(chunk)
             if cells is not None:
                 return
             first, second = chunk.to
@@ -170,7 +152,7 @@ class ChunkFetcher:
                 left = []
                 for chunk, request in batch:
                     if self._read_directly(request, _destination(chunk, layout, out)):
-                        shards[chunk.shard].verified[chunk.number] = 1
+                        verified(chunk)
                     else:
                         left.append((chunk, request))
             self._fetch(left, place)
@@ -214,14 +196,10 @@ class ChunkFetcher:
 
         fetch_checked(self._objects, [request for _, request in wanted], use_one)
 
-    def mapped(self, layout: ChunkLayout, name: str) -> KnownShard | None:
+    def mapped(self, name: str) -> KnownShard | None:
         """A shard whose verified chunks may be copied from a map; None if it must be read."""
         shard = self._shards.get(name)
-        if shard is None or self._files is None or not layout.flat.is_straight:
-            return None
-        if not shard.tried:
-            shard.map(self._files, name, layout)
-        mapped = shard.mapped
+        mapped = None if shard is None else shard.mapped
         return None if mapped is None or mapped.file_size() < mapped.size else shard
 
     def _known_shards(self, layout: ChunkLayout, chunks: Sequence[WantedChunk]) -> dict[str, KnownShard]:
@@ -234,11 +212,24 @@ class ChunkFetcher:
 
         def use(chunk: WantedChunk, data: np.ndarray) -> None:
             index = ChunkIndex.from_shards(layout.flat, [decode_shard_index(layout.flat, data.tobytes())])
-            found[chunk.shard] = self._keep(chunk.shard, KnownShard(index))
+            found[chunk.shard] = self._keep(chunk.shard, self._map(chunk.shard, layout, index))
 
         missing = [chunk for name, chunk in wanted.items() if name not in found]
         self._fetch([(chunk, Request(chunk.shard, -layout.flat.index_bytes)) for chunk in missing], use)
         return found
+
+    def _map(self, name: str, layout: ChunkLayout, index: ChunkIndex) -> KnownShard:
+        """Map a shard, if it is a local file of uncompressed chunks of one row."""
+        starts, lengths = np.asarray(index.starts), np.asarray(index.lengths)
+        cells, dtype = layout.flat.chunk_points, np.dtype(layout.dtype)
+        size, stored = cells * dtype.itemsize + CHECKSUM_BYTES, starts >= 0
+        slots = starts // size
+        mapped = None
+        in_order = (lengths[stored] == size).all() and (slots[stored] == np.arange(stored.sum())).all()
+        if self._files is not None and layout.flat.is_straight and layout.chunk[0] == 1 and stored.any() and in_order:
+            file = self._files.map(name)
+            mapped = MappedChunks.of(file, int(stored.sum()), (cells,), dtype, bytearray(len(starts)))
+        return KnownShard(index, mapped, array("q", slots.tobytes()))
 
     def _keep(self, name: str, shard: KnownShard) -> KnownShard:
         """Keep a shard unless another thread has done so, and drop the oldest if they need too much memory."""
@@ -246,10 +237,10 @@ class ChunkFetcher:
             if name in self._shards:
                 return self._shards[name]
             self._shards[name] = shard
-            self._index_bytes += _INDEX_ENTRY_BYTES * len(shard.verified)
+            self._index_bytes += _INDEX_ENTRY_BYTES * len(shard.slots)
             while self._index_bytes > _INDEX_BYTES and len(self._shards) > 1:
                 _, dropped = self._shards.popitem(last=False)
-                self._index_bytes -= _INDEX_ENTRY_BYTES * len(dropped.verified)
+                self._index_bytes -= _INDEX_ENTRY_BYTES * len(dropped.slots)
             return shard
 
 
@@ -269,7 +260,7 @@ def _batches(
     batch: list[tuple[WantedChunk, Request]] = []
     size = 0
     for chunk in chunks:
-        index = shards[chunk.shard].index
+        index = shards[chunk.shard].ranges
         start, length = index.starts[chunk.number], index.lengths[chunk.number]
         if start < 0:
             out[chunk.to] = np.nan

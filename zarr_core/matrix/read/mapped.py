@@ -43,7 +43,7 @@ def copy_mapped(
         cells = [(number, _indices(inside).tolist(), _indices(to).tolist()) for number, inside, to, _ in features]
         rest: list[np.ndarray] = []
         for samples in parts(positions, to, height):
-            shard = fetcher.mapped(layout, copy.shard_name(value, samples.number))
+            shard = fetcher.mapped(copy.shard_name(value, samples.number))
             if shard is None or not _copy_features(shard, samples, across, cells, out):
                 rest.append(np.array([_indices(samples.inside) + samples.number * height, _indices(samples.to)]))
         if not rest:
@@ -54,7 +54,7 @@ def copy_mapped(
     for place, position in zip(to.tolist(), positions.tolist(), strict=True):
         number, row = divmod(position, height)
         if number not in shards:
-            shards[number] = fetcher.mapped(layout, copy.shard_name(value, number))
+            shards[number] = fetcher.mapped(copy.shard_name(value, number))
         shard = shards[number]
         if shard is None or not _copy_sample(shard, row * across, features, out[place]):
             left.append(place)
@@ -64,50 +64,39 @@ def copy_mapped(
 def _copy_sample(shard: KnownShard, first: int, features: Sequence[Part], cells: np.ndarray) -> bool:
     """Copy features of one sample, whose first chunk has a number; False if a chunk was not verified yet."""
     assert shard.mapped is not None
-    chunks = shard.mapped.chunks
+    chunks, verified, slots = shard.mapped.chunks, shard.mapped.verified, shard.slots
     for number, inside, to, _ in features:
-        slot = shard.slots[first + number]
-        if slot >= 0 and not shard.verified[first + number]:
-            return False
+        slot = slots[first + number]
         if slot < 0:
             cells[to] = np.nan
-        elif isinstance(inside, np.ndarray) and isinstance(to, slice):
-            chunks[slot].take(inside, out=cells[to], mode="clip")  # other modes copy twice
+        elif not verified[first + number]:
+            return False
+        elif isinstance(inside, slice) or not isinstance(to, slice):
+            cells[to] = chunks[slot, inside]
         else:
-            cells[to] = chunks[slot][inside]
+            chunks[slot].take(inside, out=cells[to], mode="clip")  # other modes copy twice
     return True
 
 
 def _copy_features(
     shard: KnownShard, samples: Part, across: int, features: Sequence[tuple[int, list[int], list[int]]], out: np.ndarray
 ) -> bool:
-    """Copy a few features of many samples of a shard.
-
-    Args:
-        shard: mapped.
-        samples: what to copy.
-        across: chunks of a sample.
-        features: number of the chunk, cells in it and their columns of the output.
-        out: (rows, features).
-
-    Returns:
-        False if a chunk was not verified yet, or is not stored.
-    """
+    """Copy a few features of many samples: chunk, cells in it and columns. False if a chunk was not verified yet."""
     assert shard.mapped is not None
-    if not shard.is_dense:
+    stored, verified, rows = shard.mapped.chunks, shard.mapped.verified, samples.inside
+    if shard.slots[len(stored) - 1] != len(stored) - 1:  # a chunk before it is not stored
         return False
-    rows = samples.inside
     for number, inside, to in features:
         if isinstance(rows, slice):
             chunks: Any = slice(rows.start * across + number, rows.stop * across, across)
-            is_verified = 0 not in shard.verified[chunks]
+            is_verified = 0 not in verified[chunks]
         else:
             chunks = rows * across + number
-            is_verified = bool(np.asarray(shard.verified)[chunks].all())
+            is_verified = bool(np.asarray(verified)[chunks].all())
         if not is_verified:
             return False
         for cell, place in zip(inside, to, strict=True):
-            out[samples.to, place] = shard.mapped.chunks[:, cell][chunks]
+            out[samples.to, place] = stored[:, cell][chunks]
     return True
 
 

@@ -39,7 +39,7 @@ def feature_parts(copy: Copy, value: str, columns: np.ndarray | None, to: np.nda
     length, width = layout.shape[layout.feature_axis], layout.chunk[layout.feature_axis]
     if columns is None:
         return list(_run(0, length, 0, width))
-    if to is None and length <= width and len(columns):
+    if to is None and length <= width:
         return [Part(0, as_slice(columns), slice(0, len(columns)), False)]
     return list(parts(columns, np.arange(len(columns)) if to is None else to, width))
 

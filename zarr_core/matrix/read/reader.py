@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from zarr_core._util import reused_memory
 from zarr_core.errors import CorruptChunkError, ManifestError, MatrixError, StoreError, UnknownFieldError
 from zarr_core.matrix.read import lazy
 from zarr_core.matrix.read.cells import read_cells
@@ -199,7 +200,7 @@ class MatrixReader:
             _check_out(out, shape, dtype)
         else:
             try:
-                out = np.empty(shape, dtype)
+                out = reused_memory.empty(shape, dtype)
             except (MemoryError, ValueError) as error:  # ValueError: more than can be addressed
                 size = f"{shape[0]:,} samples x {shape[1]:,} features"
                 raise StoreError(f"{self.url}: {size} do not fit in memory; read fewer at a time") from error

@@ -18,7 +18,7 @@ from zarr_core._util.plain_arrays import plain_array
 from zarr_core.errors import CorruptChunkError, MatrixError, UnknownFieldError
 
 _BLOCK = 65_536  # names that are handled together
-_REMEMBERED_BYTES = 1 << 20
+_FEW = 65_536  # names whose positions are remembered
 _ZERO = "a feature's name ends with a zero character, which NumPy would drop"
 
 
@@ -89,10 +89,10 @@ class FeatureAxis(Sequence[Any]):
 
     def positions(self, feature_ids: Sequence[str] | Sequence[int] | np.ndarray) -> np.ndarray:
         """Positions of features, (n,) int64; raises UnknownFieldError for the first unknown feature."""
-        if type(feature_ids) is np.ndarray and feature_ids.ndim == 1 and feature_ids.dtype == self.ids.dtype:
-            found = self._found(feature_ids)
-            if found is not None:
-                return found
+        if type(feature_ids) is np.ndarray and feature_ids.dtype == self.ids.dtype and feature_ids.ndim == 1:
+            known = self._few(feature_ids) if 0 < len(feature_ids) <= _FEW else None
+            if known is not None:
+                return known
         check_names("feature_ids", feature_ids, error=UnknownFieldError)
         if not len(feature_ids):
             return np.empty(0, np.int64)
@@ -104,10 +104,8 @@ class FeatureAxis(Sequence[Any]):
             raise UnknownFieldError(f"feature {name!r} is not on the axis of this matrix ({len(self):,} features)")
         return found
 
-    def _found(self, wanted: np.ndarray) -> np.ndarray | None:
-        """Positions of at most 1 MiB of names of the axis, (n,) int64; None where that is not what they are."""
-        if wanted.nbytes > _REMEMBERED_BYTES:
-            return None
+    def _few(self, wanted: np.ndarray) -> np.ndarray | None:
+        """Positions of names in the encoding of the axis, (n,) int64; None if one is not there."""
         asked = wanted.tobytes()
         last, found = self._last
         if asked != last:

@@ -107,7 +107,7 @@ class Matrix(_Table):
         (self._value,) = self._matrix.values
 
     def _cells(self, rows: np.ndarray | None, features: np.ndarray | None) -> np.ndarray:
-        ids = self._ids if rows is None else [self._ids[row] for row in rows]
+        ids = self._ids if rows is None else [self._ids[row] for row in rows.tolist()]
         cells = self._matrix.read(ids, None if features is None else self._names[features], self._value)
         if self._objects is not None:
             self.requests = self._objects.requests
