@@ -3,8 +3,8 @@
 ``python -m benchmarks.local [--codec blosc-lz4]`` writes one synthetic sample of 1 M points and four fields (positions
 float32, the rest float16; chunks of 16,384 points), then draws 16,384 points of it, a new epoch each time, one process,
 one thread, each way in turn. By hand: ``pread`` of the very chunks that the draw touches and decoding them into new
-arrays, nothing else: rows are not put in order. "Checked" also verifies the checksums, as the engines do; the target
-is compared with the work without.
+arrays (without a codec: ``preadv`` into them), nothing else: rows are not put in order. "Checked" also verifies the
+checksums; the target is compared with the work without.
 """
 
 from __future__ import annotations
@@ -17,14 +17,15 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import google_crc32c
 import numpy as np
 
-from benchmarks.mapped import MappedObjects
 from benchmarks.result import Result, add_arguments
 from benchmarks.synthetic import DRAWN, FIELDS, POINTS, make_source, make_store
 from zarr_core.format.array_metadata import group_arrays
+from zarr_core.format.codecs import DEFAULT_CODEC
 from zarr_core.format.shards import decode_shard_index
 from zarr_core.points.read.reader import ZarrChunkReader
 from zarr_core.points.read.sampling import draw
@@ -52,6 +53,9 @@ class ByHand:
             out = np.empty((len(chunks) * DRAWN, layout.dim), layout.dtype)
             results.append(out)
             first, last = index[chunks[0]], index[chunks[-1]]
+            if compressor is None:
+                self._read_into(handle, first[0], np.split(out, len(chunks)))
+                continue
             data = os.pread(handle, last[0] + last[1] - first[0], first[0])
             for place, chunk in enumerate(chunks):
                 start = index[chunk][0] - first[0]
@@ -60,6 +64,16 @@ class ByHand:
                     raise ValueError("checksum")
                 compressor.decode(body, out[place * DRAWN : (place + 1) * DRAWN])
         return results
+
+    def _read_into(self, handle: int, start: int, parts: list[np.ndarray]) -> None:
+        """Read chunks without codec, each followed by its checksum."""
+        buffers: list[Any] = []
+        for part in parts:
+            buffers += [part, bytearray(4)]
+        os.preadv(handle, buffers, start)
+        for part, checksum in zip(parts, buffers[1::2], strict=True):
+            if self.checked and google_crc32c.value(part.tobytes()).to_bytes(4, "little") != checksum:
+                raise ValueError("checksum")
 
 
 def measure(ways: dict[str, Callable[[int], object]], rounds: int) -> dict[str, float]:
@@ -80,7 +94,7 @@ def measure(ways: dict[str, Callable[[int], object]], rounds: int) -> dict[str, 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--codec", default="blosc-lz4")
+    parser.add_argument("--codec", default=str(DEFAULT_CODEC))
     parser.add_argument("--rounds", type=int, default=400)
     add_arguments(parser)
     arguments = parser.parse_args()
@@ -100,8 +114,6 @@ def main() -> None:
         for engine in ("direct", "zarr", "tensorstore"):
             reader = ZarrChunkReader(store, engine=engine)
             ways[engine] = lambda epoch, reader=reader: reader.read_sample("run_1", {"volume": DRAWN}, epoch=epoch)
-        mapped = ZarrChunkReader(store, objects_factory=MappedObjects)
-        ways["direct, mapped"] = lambda epoch: mapped.read_sample("run_1", {"volume": DRAWN}, epoch=epoch)
         times = measure(ways, arguments.rounds)
     direct = times["direct"]
     rows = [(name, taken, taken / direct) for name, taken in times.items()]

@@ -25,7 +25,6 @@ _FORMATS = "zarr_core.shootout.formats"
 DIRECT, LITDATA, LITDATA_PIECES, NPY, MDS = "zarr_core", "LitData", "LitData, chunks as items", ".npy memmap", "MDS"
 RIVALS = [
     Rival(DIRECT, f"{_FORMATS}.stores:Reader", {"engine": "direct"}, None, _BOTH),
-    Rival("zarr_core, mapped", "benchmarks.mapped:Mapped", {}, None, _BOTH),
     Rival("zarr-python", f"{_FORMATS}.stores:ZarrPython", {}, None, _BOTH),
     Rival("zarr-python, zarrs pipeline", f"{_FORMATS}.stores:Zarrs", {}, "zarrs", _BOTH),
     Rival("TensorStore", f"{_FORMATS}.stores:TensorStore", {}, "tensorstore", _BOTH),

@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks.report import page
 from benchmarks.result import Result, is_met, shown
-from benchmarks.rivals import DIRECT, MDS, RIVALS, UNCOMPRESSED, Rival
+from benchmarks.rivals import COMPRESSED, DIRECT, MDS, RIVALS, Rival
 from benchmarks.rivals.__main__ import COLUMNS, interpreter, prepare_samples, run_child, run_python
 from tests.helpers import fork_server, rival_reader
 from zarr_core.points.read.reader import ZarrChunkReader
@@ -63,11 +63,12 @@ def test_every_rival_returns_the_same_rows_as_our_reader(
 def test_a_measurement_has_every_column(prepared: Path, tmp_path: Path) -> None:
     entry = next(entry for entry in RIVALS if entry.name == DIRECT)
     folder, samples = tmp_path / "rival", prepared / "samples"
-    run_child(entry, sys.executable, "prepare", folder, samples, prepared / f"store-{UNCOMPRESSED}")
+    # Compressed chunks are read at each draw; uncompressed ones are copied from maps after the first.
+    run_child(entry, sys.executable, "prepare", folder, samples, prepared / f"store-{COMPRESSED}")
     found = json.loads(run_child(entry, sys.executable, "measure", folder, prepared / "draws.json", "0.05"))
     assert set(found) >= {key for key in COLUMNS.values() if key}
     own = 26 * DRAWN  # bytes of the points of one chunk
-    assert own <= found["warm bytes by read calls"] <= 4 * own
+    assert own / 2 <= found["warm bytes by read calls"] <= 4 * own
     assert 0 < found["warm ms p50"] <= found["warm ms p99"]
 
 

@@ -9,7 +9,6 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from benchmarks.mapped import MappedObjects
 from tests.helpers.arrays import assert_equal
 from tests.helpers.documents import edit
 from tests.helpers.small_source import KIND
@@ -82,24 +81,6 @@ def test_damaged_files_are_named(source: Path, tmp_path: Path, codec: str) -> No
 
 def test_damaged_objects_are_named(remote: str) -> None:
     damaged(remote)
-
-
-def test_mapped_files_read_the_same_and_damage_is_named(source: Path, tmp_path: Path) -> None:
-    convert(KIND, tmp_path, root=source, chunk_points=CHUNK, sample_ids=["run_1"])
-    reader, mapped = (ZarrChunkReader(tmp_path, objects_factory=kind) for kind in (None, MappedObjects))
-    for epoch in range(5):
-        points = {"volume": 20, "surface": 9}
-        one, other = (each.read_sample("run_1", points, epoch=epoch) for each in (reader, mapped))
-        assert_equal(one, other)
-    path = tmp_path / reader.manifest.samples["run_1"].relpath / "volume/velocity/c/0/0"
-    for damaged in (path.read_bytes()[:500], b""):
-        path.unlink()  # not cut in place: readers map the file that was there
-        path.write_bytes(damaged)
-        with pytest.raises(CorruptChunkError, match=r"run_1, volume_velocity.*but \d+ came"):
-            ZarrChunkReader(tmp_path, objects_factory=MappedObjects).read_sample("run_1")
-    path.unlink()
-    with pytest.raises(CorruptChunkError, match=r"run_1, volume_velocity.*is missing"):
-        ZarrChunkReader(tmp_path, objects_factory=MappedObjects).read_sample("run_1")
 
 
 class Disturbed:

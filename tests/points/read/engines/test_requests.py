@@ -7,14 +7,12 @@ import os
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 import zarr
 
-from benchmarks.mapped import MappedObjects
 from tests.helpers.arrays import assert_equal
 from tests.helpers.published_store import make_samples, write_published_store
 from tests.helpers.small_source import KIND
@@ -138,12 +136,11 @@ def test_sample_metadata_in_memory_is_bounded(root: Path, monkeypatch: pytest.Mo
     assert sorted(counts) == [1, 2]
 
 
-@pytest.mark.parametrize("kind", [LocalObjects, MappedObjects])
-def test_open_files_are_bounded(kind: type, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_open_files_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("zarr_core.storage.byte_ranges.OPEN_FILES", 3)
     for number in range(20):
         (tmp_path / str(number)).write_bytes(bytes([number]) * 100)
-    objects = kind(str(tmp_path))
+    objects = LocalObjects(str(tmp_path))
     before = len(os.listdir("/proc/self/fd")) if sys.platform == "linux" else 0
     for number in [*range(20), *range(20)]:
         (data,) = objects.fetch([Request(str(number), 10, 20)])
@@ -154,14 +151,11 @@ def test_open_files_are_bounded(kind: type, tmp_path: Path, monkeypatch: pytest.
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="counts the descriptors in /proc")
-@pytest.mark.parametrize("factory", [open_objects, MappedObjects])
-def test_a_reader_of_many_samples_holds_few_descriptors(
-    many_samples: Path, factory: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_reader_of_many_samples_holds_few_descriptors(many_samples: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """At the default limits, in threads, and when samples are evicted and read again."""
     monkeypatch.setattr("zarr_core.points.read.engines.direct._METADATA_BYTES", 50_000)
     before = descriptors()
-    reader = ZarrChunkReader(many_samples, objects_factory=factory)
+    reader = ZarrChunkReader(many_samples)
     ids, threads = reader.sample_ids, 4
     assert len(ids) * 3 > 4 * OPEN_FILES  # each sample has its metadata and the shards of two fields
 
