@@ -6,7 +6,7 @@ import logging
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from typing import Any
 from unittest.mock import patch
 
@@ -16,13 +16,19 @@ CREDENTIALS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AW
 
 @contextmanager
 def s3_server() -> Iterator[str]:
-    """The server's URL; the system chooses a free port."""
+    """The server's URL; the system chooses a free port.
+
+    As long as it runs, the clients of this process parse each description of a service once: that took most of the time
+    of a new client, and each test has its own.
+    """
+    from botocore.loaders import JSONFileLoader
     from moto import backends
     from moto.core import serialize
     from moto.s3.responses import S3Response
     from moto.server import ThreadedMotoServer
 
     put_object, lock = S3Response.put_object, threading.Lock()
+    parsed = cache(partial(JSONFileLoader.load_file, JSONFileLoader()))
 
     def put_one_at_a_time(response: S3Response) -> Any:
         # moto compares the condition and stores the object in two steps, so that both of two writers could succeed.
@@ -35,6 +41,7 @@ def s3_server() -> Iterator[str]:
     logging.getLogger("werkzeug").setLevel(logging.WARNING)
     services = tuple(backends.list_of_moto_modules())
     with (
+        patch.object(JSONFileLoader, "load_file", lambda _, path: parsed(path)),
         patch.object(S3Response, "put_object", put_one_at_a_time),
         patch.object(backends, "list_of_moto_modules", lambda: services),
         patch.object(serialize, "parse_to_aware_datetime", cache(serialize.parse_to_aware_datetime)),
