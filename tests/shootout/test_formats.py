@@ -12,7 +12,7 @@ import pytest
 from tests.helpers.matrices import FEATURES, SMALL, append
 from tests.helpers.small_source import KIND, write_source
 from zarr_core.matrix import WideMatrix
-from zarr_core.shootout.candidates import ENTRIES, MATRIX_ENTRIES, candidate
+from zarr_core.shootout.candidates import ENTRIES, MATRIX_ENTRIES, OURS, candidate
 from zarr_core.shootout.formats import Arrays, Entry
 from zarr_core.shootout.request import ShootoutRequest
 from zarr_core.shootout.run import take_workload
@@ -73,3 +73,21 @@ def assert_equal(found: Arrays, expected: Arrays) -> None:
     for field, arrays in expected.items():
         for one, other in zip(found[field], arrays, strict=True):
             np.testing.assert_array_equal(one, other)
+
+
+def test_all_libraries_read_the_same_points_of_a_store(points: Workload, tmp_path: Path) -> None:
+    """Whole samples, and draws of one and of two windows."""
+    stores = [entry for entry in ENTRIES if entry.is_store and entry.installed]
+    assert len(stores) > 2
+    opened = {}
+    for entry in stores:
+        opened[entry.name] = candidate(entry, "zstd:3", points.chunk_sizes[0], "points").entry.make()
+    opened[OURS].prepare(points.samples, tmp_path)
+    for draws in points.draws.values():
+        expected: list[Arrays] = []
+        for made in opened.values():
+            made.open(tmp_path, draws)
+            found = [made.read_batch([(sample, epoch) for sample in draws.ids]) for epoch in range(8)]
+            for one, other in zip(found, expected or found, strict=True):
+                assert_equal(one, other)
+            expected = found
