@@ -2,7 +2,7 @@
 
 A page of a map that cannot be read ends the process (SIGBUS) where ``read`` raises an error. So only files of disks of
 this machine are mapped, and their size is looked at before every read. What remains is a file that is truncated during
-a copy, and a disk that fails.
+a copy, and a disk that fails. The environment variable ``ZARR_CORE_MMAP=never`` lets this process map nothing.
 """
 
 from __future__ import annotations
@@ -16,6 +16,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from zarr_core.errors import ZarrCoreError
+
+_CHOICE = "ZARR_CORE_MMAP"
 # File systems on disks, or in the memory, of this machine.
 _LOCAL = {"bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "overlay", "ramfs", "tmpfs", "xfs", "zfs"}
 # Limits per process, beyond which files are read. Each map keeps a file open.
@@ -57,12 +60,15 @@ class Maps:
 
     Args:
         folder: local path.
+
+    Raises:
+        ZarrCoreError: ``ZARR_CORE_MMAP`` is neither "auto", which is the default, nor "never".
     """
 
     def __init__(self, folder: str) -> None:
         self._maps: dict[str, mmap.mmap] = {}
         self._bytes_left = self._maps_left = 0
-        if file_system(folder) in _LOCAL:
+        if _is_wanted() and file_system(folder) in _LOCAL:
             self._bytes_left = int(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * _SHARE_OF_MEMORY)
             self._maps_left = _limit_of_maps()
 
@@ -78,6 +84,13 @@ class Maps:
         self._bytes_left -= size
         self._maps_left -= 1
         return self._maps.setdefault(name, mmap.mmap(handle, size, prot=mmap.PROT_READ))
+
+
+def _is_wanted() -> bool:
+    choice = os.environ.get(_CHOICE, "auto")
+    if choice not in ("auto", "never"):
+        raise ZarrCoreError(f"the environment variable {_CHOICE} must be auto or never, not {choice!r}")
+    return choice == "auto"
 
 
 def file_system(folder: str) -> str:

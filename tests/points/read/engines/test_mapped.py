@@ -15,7 +15,7 @@ from tests.helpers.arrays import assert_equal
 from tests.helpers.examples import examples
 from tests.helpers.small_source import KIND
 from tests.points.read.engines.conftest import CHUNK
-from zarr_core.errors import CorruptChunkError
+from zarr_core.errors import CorruptChunkError, ZarrCoreError
 from zarr_core.points.convert.conversion import convert
 from zarr_core.points.read.engines.direct import DirectEngine
 from zarr_core.points.read.reader import ZarrChunkReader
@@ -175,6 +175,17 @@ def test_a_network_file_system_is_read_and_not_mapped(store: Path, monkeypatch: 
     for _ in range(2):
         batch(reader, {})
     assert mapped(reader) == 0
+
+
+def test_the_environment_says_that_nothing_is_mapped(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ZARR_CORE_MMAP", "never")
+    reader = ZarrChunkReader(store)
+    for _ in range(2):
+        batch(reader, {})
+    assert mapped(reader) == 0
+    monkeypatch.setenv("ZARR_CORE_MMAP", "no")
+    with pytest.raises(ZarrCoreError, match="ZARR_CORE_MMAP must be auto or never, not 'no'"):
+        batch(ZarrChunkReader(store), {})
 
 
 def test_chunks_that_differ_from_the_manifest_are_read(store: Path) -> None:
