@@ -30,15 +30,17 @@ class ReplacementCheck(Generic[S]):
             objects: what was read from, below all caches; None if that is not known. Remote objects are checked where
                 new ones were met; any others at each read, which costs a system call for local files.
         """
-        met = objects.met if isinstance(objects, RemoteObjects) else 0
-        if isinstance(objects, RemoteObjects) and met == objects.checked:
+        # An instance check of a class that is derived from a protocol takes microseconds.
+        remote = objects if objects is not None and objects.remote and isinstance(objects, RemoteObjects) else None
+        met = 0 if remote is None else remote.met
+        if remote is not None and met == remote.checked:
             return
         found = self._look()
         if found is None or found != self._seen:
             load_same(self._storage, self._head, known)
             self._seen = found
-        if isinstance(objects, RemoteObjects):
-            objects.checked = met
+        if remote is not None:
+            remote.checked = met
 
     def _look(self) -> object:
         """Size and times of the head now; None if there is none."""

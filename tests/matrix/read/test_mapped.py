@@ -88,6 +88,21 @@ def test_verified_chunks_cost_no_system_call_that_reads(
     np.testing.assert_array_equal(first, cells[:, [FEATURES.index(name) for name in features or FEATURES]])
 
 
+@pytest.mark.parametrize("features", [None, FEATURES[:2], FEATURES[36:48]])
+def test_missing_cells_of_chunks_that_are_not_stored_cost_no_read_either(
+    tmp_path: Path, features: list[str] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = WideMatrix.create(tmp_path, FEATURES, {"beta": "float32"}, **PLAIN | {"chunk_features": 4})
+    rows = append(writer, "a", 6)["beta"]
+    matrix = WideMatrix.open(tmp_path)
+    matrix.read(SAMPLES)
+    assert any(start < 0 for shard in matrix._fetcher._shards.values() for start in shard.ranges.starts)
+    monkeypatch.setattr(LocalObjects, "read_into", None)
+    monkeypatch.setattr(LocalObjects, "fetch", None)
+    columns = [FEATURES.index(name) for name in features or FEATURES]
+    np.testing.assert_array_equal(matrix.read(SAMPLES, features), np.stack(list(rows.values()))[:, columns])
+
+
 def test_a_chunk_that_was_not_verified_is_read_and_checked(written: tuple[Path, np.ndarray]) -> None:
     root, _ = written
     matrix = WideMatrix.open(root)
