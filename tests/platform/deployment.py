@@ -113,10 +113,11 @@ class Deployment:
         self._process.wait()
 
     def lose_database(self) -> None:
-        """Let the daemon, which is stopped, start on an empty home."""
+        """Let the daemon, which is stopped, start on an empty home, with the first code location alone."""
         empty = self.home.with_name("home_after_loss")
         empty.mkdir()
         shutil.copy(self.home / "dagster.yaml", empty)
+        shutil.copy(PROJECT / "workspace.yaml", self.project.folder)
         self.home = empty
 
     def change(self, made: Path, *numbers: int) -> None:
