@@ -15,7 +15,8 @@ from zarr_core.errors import ZarrCoreError
 from zarr_core.matrix import WideMatrix
 from zarr_core.matrix.ingest.audit import withdrawn_batches
 from zarr_core.matrix.store.batch_names import home_of
-from zarr_core.matrix.store.state import HEAD, Retired
+from zarr_core.matrix.store.head import HEAD
+from zarr_core.matrix.store.state import Retired
 from zarr_core.sources.left_out import some
 from zarr_core.storage import Storage
 from zarr_core.versioning.history import Commit, commits

@@ -12,7 +12,7 @@ from cyclopts import Parameter
 from zarr_core._util import command_line as cli
 from zarr_core._util.units import format_size
 from zarr_core.matrix.stage import MatrixStageReport, stage_matrix
-from zarr_core.matrix.store.state import HEAD as MATRIX
+from zarr_core.matrix.store.head import HEAD as MATRIX
 from zarr_core.points.stage.store import StageReport, stage_store
 from zarr_core.storage import Storage
 from zarr_core.stores.kinds import find_head

@@ -25,7 +25,7 @@ from zarr_core.errors import BatchError, MatrixError, SourceError, StoreError, U
 from zarr_core.matrix import WideMatrix
 from zarr_core.matrix.ingest.audit import BatchAudit, check_unchanged
 from zarr_core.matrix.stage import _check_not_collected, stage_matrix
-from zarr_core.matrix.store.state import named
+from zarr_core.matrix.store.head import named
 from zarr_core.points.stage.store import stage_store
 from zarr_core.points.statistics import load_statistics, statistics_hint
 from zarr_core.points.store.head import load_manifest

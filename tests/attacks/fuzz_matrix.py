@@ -17,7 +17,8 @@ from tests.attacks.mutations import ESCAPES, as_json, mutate_bytes, mutate_docum
 from tests.attacks.tally import Tally
 from zarr_core.matrix import WideMatrix
 from zarr_core.matrix.ingest.leases import LEASES, Leases
-from zarr_core.matrix.store.state import HEAD, HEAD_NAME
+from zarr_core.matrix.store.head import HEAD
+from zarr_core.matrix.store.state import HEAD_NAME
 from zarr_core.matrix.verify import verify_matrix
 from zarr_core.storage import Storage
 from zarr_core.versioning.gc import collect_garbage

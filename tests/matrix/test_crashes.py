@@ -17,7 +17,7 @@ from tests.helpers.matrix_writer import N_FEATURES, OPTIONS, cells_of, samples_o
 from zarr_core.errors import MatrixError, StoreError
 from zarr_core.matrix import WideMatrix
 from zarr_core.matrix.store.claims import claim
-from zarr_core.matrix.store.state import HEAD, named
+from zarr_core.matrix.store.head import HEAD, named
 from zarr_core.storage import Storage
 
 BATCHES = ["a", "b", "c"]

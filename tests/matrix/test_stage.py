@@ -17,7 +17,7 @@ from zarr_core.__main__ import main
 from zarr_core.errors import MatrixError, StoreError, TransferError, UnknownFieldError
 from zarr_core.matrix import WideMatrix
 from zarr_core.matrix.stage import stage_matrix
-from zarr_core.matrix.store.state import HEAD
+from zarr_core.matrix.store.head import HEAD
 from zarr_core.matrix.verify import verify_matrix
 from zarr_core.storage import Storage
 from zarr_core.versioning.gc import collect_garbage

@@ -17,7 +17,7 @@ from zarr_core.errors import CollectedError, StoreError
 from zarr_core.matrix import WideMatrix
 from zarr_core.matrix.__main__ import main as matrix_main
 from zarr_core.matrix.ingest import append as append_module
-from zarr_core.matrix.store.state import HEAD
+from zarr_core.matrix.store.head import HEAD
 from zarr_core.matrix.verify import verify_matrix
 from zarr_core.storage import Storage
 from zarr_core.versioning.gc import collect_garbage

@@ -24,7 +24,7 @@ from zarr_core.errors import StoreError
 from zarr_core.matrix import WideMatrix, stage
 from zarr_core.matrix.ingest import reindex
 from zarr_core.matrix.ingest.loader import MatrixLoader
-from zarr_core.matrix.store.state import HEAD
+from zarr_core.matrix.store.head import HEAD
 from zarr_core.storage import Storage
 from zarr_core.storage.byte_ranges import CountingObjects, Objects, open_objects
 from zarr_core.versioning import generations

@@ -23,8 +23,8 @@ from zarr_core.matrix.ingest.retire import Retirement
 from zarr_core.matrix.store.axis import FeatureAxis
 from zarr_core.matrix.store.axis_file import read_axis_ids, read_feature_ids
 from zarr_core.matrix.store.create import VALUES
+from zarr_core.matrix.store.head import describe_source
 from zarr_core.matrix.store.sample_table import Kind, MetadataReport
-from zarr_core.matrix.store.state import describe_source
 from zarr_core.warehouses.build import open_warehouse
 
 app = cli.verb(

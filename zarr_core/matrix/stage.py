@@ -27,8 +27,9 @@ from zarr_core._util.units import format_size
 from zarr_core.errors import CorruptChunkError, StoreError, TransferError, UnknownFieldError, ZarrCoreError
 from zarr_core.format.array_metadata import ArrayLayout
 from zarr_core.matrix.store.copies import Copy
+from zarr_core.matrix.store.head import HEAD, named
 from zarr_core.matrix.store.metadata import announce
-from zarr_core.matrix.store.state import HEAD, ColumnBlock, MatrixBatch, MatrixState, Origin, named
+from zarr_core.matrix.store.state import ColumnBlock, MatrixBatch, MatrixState, Origin
 from zarr_core.storage import Storage
 from zarr_core.storage.shards import StoredShard, is_intact
 from zarr_core.versioning.gc import TOMBSTONE_SECONDS

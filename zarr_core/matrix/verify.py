@@ -18,9 +18,10 @@ from zarr_core.matrix.read.cells import read_copy
 from zarr_core.matrix.read.fetch import ChunkFetcher
 from zarr_core.matrix.read.parts import feature_parts
 from zarr_core.matrix.store.axis import FeatureAxis
+from zarr_core.matrix.store.head import HEAD, SHARD
 from zarr_core.matrix.store.layout import ChunkLayout
 from zarr_core.matrix.store.metadata import announced_rows
-from zarr_core.matrix.store.state import HEAD, SHARD, MatrixState
+from zarr_core.matrix.store.state import MatrixState
 from zarr_core.storage import Storage
 from zarr_core.storage.byte_ranges import open_objects
 from zarr_core.storage.shards import StoredShard

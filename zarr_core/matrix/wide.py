@@ -21,8 +21,8 @@ from zarr_core.matrix.read.reader import MatrixReader
 from zarr_core.matrix.store import sample_table
 from zarr_core.matrix.store.axis import FeatureAxis
 from zarr_core.matrix.store.create import CHUNK_FEATURES, COLUMN_CHUNK, MAX_SHARDS, VALUES, commit_new, new_state
+from zarr_core.matrix.store.head import HEAD
 from zarr_core.matrix.store.sample_table import Kind, MetadataReport
-from zarr_core.matrix.store.state import HEAD
 from zarr_core.storage import Storage
 from zarr_core.storage.byte_ranges import Objects, open_objects
 from zarr_core.storage.disk_cache import DEFAULT_LIMIT, DiskCache

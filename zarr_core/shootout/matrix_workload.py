@@ -11,7 +11,7 @@ import numpy as np
 from zarr_core._util.redaction import redact
 from zarr_core.errors import ZarrCoreError
 from zarr_core.matrix import WideMatrix
-from zarr_core.matrix.store.state import HEAD
+from zarr_core.matrix.store.head import HEAD
 from zarr_core.shootout.candidates import MATRIX_ENTRIES, chunk_sizes
 from zarr_core.shootout.formats.matrices import Cells, Rows
 from zarr_core.shootout.request import ShootoutRequest

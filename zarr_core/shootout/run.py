@@ -18,7 +18,7 @@ from tqdm import tqdm
 
 from zarr_core.errors import SourceError, ZarrCoreError
 from zarr_core.format.codecs import DEFAULT_CODEC, Codec
-from zarr_core.matrix.store.state import HEAD as MATRIX
+from zarr_core.matrix.store.head import HEAD as MATRIX
 from zarr_core.reports.environment import cores, environment, memory_bytes
 from zarr_core.shootout.candidates import NO_WORKERS, OURS, Candidate, Loader, candidate, codecs
 from zarr_core.shootout.case import Case, bytes_of_all

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from zarr_core.errors import StoreError
-from zarr_core.matrix.store.state import HEAD as MATRIX
+from zarr_core.matrix.store.head import HEAD as MATRIX
 from zarr_core.points.store.head import HEAD as POINTS
 from zarr_core.storage import Storage
 from zarr_core.versioning.generations import Head

@@ -9,7 +9,7 @@ import numpy as np
 
 from zarr_core._util.extras import extra
 from zarr_core.errors import StoreError, UnknownFieldError, ZarrCoreError
-from zarr_core.matrix.store.state import HEAD as MATRIX
+from zarr_core.matrix.store.head import HEAD as MATRIX
 from zarr_core.matrix.store.state import MatrixState
 from zarr_core.points.read.engines.tensorstore import kvstore
 from zarr_core.points.store.manifest import StoreManifest

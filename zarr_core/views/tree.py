@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from zarr_core._util.extras import extra
 from zarr_core.errors import ZarrCoreError
 from zarr_core.matrix import WideMatrix
-from zarr_core.matrix.store.state import HEAD as MATRIX
+from zarr_core.matrix.store.head import HEAD as MATRIX
 from zarr_core.points.read.reader import ZarrChunkReader
 from zarr_core.storage import Storage
 from zarr_core.stores.kinds import find_head

@@ -27,7 +27,7 @@ from zarr_core.matrix.__main__ import main
 from zarr_core.matrix.ingest import derive
 from zarr_core.matrix.ingest import retire as retire_module
 from zarr_core.matrix.store.batch_names import later_part
-from zarr_core.matrix.store.state import HEAD
+from zarr_core.matrix.store.head import HEAD
 from zarr_core.matrix.verify import verify_matrix
 from zarr_core.storage import Storage
 from zarr_core.versioning.gc import collect_garbage

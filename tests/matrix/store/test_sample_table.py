@@ -22,7 +22,7 @@ from zarr_core.errors import CorruptChunkError, MatrixError, UnknownFieldError
 from zarr_core.matrix import WideMatrix
 from zarr_core.matrix.ingest.loader import MatrixLoader
 from zarr_core.matrix.store import sample_table as module
-from zarr_core.matrix.store.state import HEAD
+from zarr_core.matrix.store.head import HEAD
 from zarr_core.matrix.verify import verify_matrix
 from zarr_core.storage import Storage
 from zarr_core.versioning.gc import collect_garbage

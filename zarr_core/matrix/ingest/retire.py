@@ -20,9 +20,10 @@ from zarr_core.matrix.read.fetch import ChunkFetcher
 from zarr_core.matrix.store.batch_names import among, home_of, outside
 from zarr_core.matrix.store.claims import claim_shards
 from zarr_core.matrix.store.commits import commit
+from zarr_core.matrix.store.head import HEAD
 from zarr_core.matrix.store.metadata import announce
 from zarr_core.matrix.store.sample_table import Kind, described, without
-from zarr_core.matrix.store.state import HEAD, MatrixBatch, MatrixState, MetadataTable, Retired
+from zarr_core.matrix.store.state import MatrixBatch, MatrixState, MetadataTable, Retired
 from zarr_core.storage import Storage
 from zarr_core.versioning.archive import documents
 from zarr_core.versioning.gc import GcReport, collect_garbage

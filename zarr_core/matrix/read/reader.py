@@ -19,7 +19,8 @@ from zarr_core.matrix.read.fetch import ChunkFetcher
 from zarr_core.matrix.read.selection import Duplicates, FeatureSelection, Unknown, select
 from zarr_core.matrix.store import sample_table
 from zarr_core.matrix.store.axis import FeatureAxis
-from zarr_core.matrix.store.state import HEAD, SHARD, MatrixState, Retired
+from zarr_core.matrix.store.head import HEAD, SHARD
+from zarr_core.matrix.store.state import MatrixState, Retired
 from zarr_core.storage import Storage
 from zarr_core.storage import byte_ranges as objects
 from zarr_core.storage.byte_ranges import CachedObjects, Objects, open_objects

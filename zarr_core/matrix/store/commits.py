@@ -7,7 +7,8 @@ import time
 from collections.abc import Callable
 
 from zarr_core.errors import CommitConflict
-from zarr_core.matrix.store.state import HEAD, MatrixState
+from zarr_core.matrix.store.head import HEAD
+from zarr_core.matrix.store.state import MatrixState
 from zarr_core.storage import Storage
 from zarr_core.versioning import generations
 

@@ -429,15 +429,12 @@ class ZarrChunkReader:
         if self._unnamed:
             self._replaced.check(self.manifest, getattr(self._engine, "objects", None))
 
-    # --- selection of points and arrays
-
     def _entry(self, sample_id: str) -> SampleEntry:
         if not isinstance(sample_id, str):
             raise ZarrCoreError(f"sample_id must be a string, not {reprlib.repr(sample_id)}")
-        try:
-            return self.manifest.samples[sample_id]
-        except KeyError:
-            pass
+        entry = self.manifest.samples.get(sample_id)
+        if entry is not None:
+            return entry
         refused = self.manifest.quarantine.get(sample_id)
         if refused:
             reason = f"it was refused at conversion ({refused.field}: {refused.reason})"
