@@ -186,7 +186,7 @@ def carry_on(tree: Tree, matrix: Path, batches: list[str]) -> None:
         lines += [(*CONVERT, "--output", name, *again), ("verify", name, "--source", "../data")]
         lines += [("statistics", "--store", name, "--split", "train")]
         lines += [("statistics", "--store", name, "--recompute", "--output-json", recalculated)]
-    lines += [(*CONVERT, "--output", "fresh", "--workers", "2"), *STAGE]
+    lines += [(*CONVERT, "--output", "fresh", "--workers", "2", *LZ4), *STAGE]
     lines += [("stage", "generations", "staged-first", "--generation", "first"), ("tag", "capped", "latest")]
     lines += [("log", "generations", "--all"), ("diff", "generations", "first")]
     tree.verbs(lines)
