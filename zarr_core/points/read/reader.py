@@ -299,7 +299,7 @@ class ZarrChunkReader:
         out: list[np.ndarray] = []
         with self._same_store():
             for sample, targets in zip(samples, zip(*arrays, strict=True), strict=True):
-                if not self._engine.copy_mapped(sample, targets):
+                if self._engine.copy_mapped(sample, targets) is None:
                     reads += self.reads(sample).values()
                     out += targets
             try:
@@ -317,15 +317,13 @@ class ZarrChunkReader:
         Returns:
             (points, dim) by name, of the stored dtypes, for each sample. Errors as for :meth:`read_sample`.
         """
-        mapped: list[list[np.ndarray] | None] = []
+        mapped: list[Sequence[np.ndarray] | None] = []
         reads: list[FieldRead] = []
         with self._same_store():
             for sample in samples:
-                arrays = self._allocate(sample)
-                if self._engine.copy_mapped(sample, arrays):
-                    mapped.append(arrays)
-                else:
-                    mapped.append(None)
+                copied = self._engine.copy_mapped(sample)
+                mapped.append(copied)
+                if copied is None:
                     reads += self.reads(sample).values()
             read = iter(self._engine.read(reads))
         items = []
@@ -334,12 +332,12 @@ class ZarrChunkReader:
             items.append(dict(zip(sample.columns.names, read if copied is None else copied, strict=False)))
         return items
 
-    def _allocate(self, sample: SampleDraws, *items: int) -> list[np.ndarray]:
-        """New arrays for the columns of a sample, or of a number of samples."""
+    def _allocate(self, sample: SampleDraws, items: int) -> list[np.ndarray]:
+        """New arrays for the columns of a number of samples."""
         arrays = []
         try:
             for _, column, _, stream in sample.columns:
-                arrays.append(reused_memory.empty((*items, sample.draws[stream].num_points, column.dim), column.dtype))
+                arrays.append(reused_memory.empty((items, sample.draws[stream].num_points, column.dim), column.dtype))
         except (MemoryError, ValueError) as error:  # ValueError: more than can be addressed
             raise list(self.reads(sample).values())[len(arrays)].too_large() from error
         return arrays

@@ -140,17 +140,17 @@ class Engine(Protocol):
         """
         ...
 
-    def copy_mapped(self, sample: SampleDraws, out: Sequence[np.ndarray]) -> bool:
+    def copy_mapped(self, sample: SampleDraws, out: Sequence[np.ndarray] | None = None) -> Sequence[np.ndarray] | None:
         """Copy drawn points from memory, if the engine maps files and has verified the chunks.
 
         Args:
             sample: the points.
-            out: (points, dim) for each column of the sample.
+            out: (points, dim) for each column of the sample; new arrays by default.
 
         Returns:
-            False if the sample is to be read.
+            The points of each column; None if the sample is to be read.
         """
-        return False
+        return None
 
     def attributes(self, where: str, entry: SampleEntry) -> dict[str, Any]:
         """Attributes of a sample's group."""

@@ -107,7 +107,7 @@ class DirectEngine(Engine):
             self._read_by_fallback(reads, fallback_places, results, out is None)
         return results
 
-    def copy_mapped(self, sample: SampleDraws, out: Sequence[np.ndarray]) -> bool:
+    def copy_mapped(self, sample: SampleDraws, out: Sequence[np.ndarray] | None = None) -> Sequence[np.ndarray] | None:
         """See :class:`zarr_core.points.read.engines.Engine`."""
         process, entry = self._this_process, sample.entry
         mapped = process.mapped.get(entry.relpath)
@@ -115,7 +115,7 @@ class DirectEngine(Engine):
             known = process.samples.get(entry.relpath)
             # Files of other programs may change.
             if known is None or not entry.is_ours or not isinstance(process.objects, LocalObjects):
-                return False
+                return None
             mapped = process.mapped[entry.relpath] = MappedSample(process.objects, known, entry)
         return mapped.copy(sample.columns, sample.draws, out)
 

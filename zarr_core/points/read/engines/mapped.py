@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from zarr_core._util import reused_memory
 from zarr_core.points.read.engines.sample_metadata import KnownSample
 from zarr_core.points.read.plan import chunk_spans
 from zarr_core.points.read.sampling import Draw
@@ -35,35 +36,42 @@ class MappedSample:
         # for threads.
         self._last: tuple[Sequence[SelectedColumn], list[tuple[str, MappedChunks]]] = [], []
 
-    def copy(self, columns: Sequence[SelectedColumn], draws: Mapping[str, Draw], out: Sequence[np.ndarray]) -> bool:
+    def copy(
+        self, columns: Sequence[SelectedColumn], draws: Mapping[str, Draw], out: Sequence[np.ndarray] | None
+    ) -> Sequence[np.ndarray] | None:
         """Copy the points of a sample.
 
         Args:
             columns: the arrays.
             draws: points by stream.
-            out: (points, dim) for each column.
+            out: (points, dim) for each column; new arrays if None.
 
         Returns:
-            False if they must be read: a chunk was not verified yet, an array cannot be mapped, or a file has shrunk.
+            The points; None if they must be read: a chunk was not verified yet, an array cannot be mapped, or a file
+            has shrunk.
         """
         of_columns, arrays = self._last
         if of_columns is not columns:
             arrays = []
-            for column in columns:
-                array = self._array(column)
+            for selected in columns:
+                array = self._array(selected)
                 if array is None:
-                    return False
-                arrays.append((column.stream, array))
+                    return None
+                arrays.append((selected.stream, array))
             self._last = columns, arrays
+        if out is None:
+            out = []
+            for _, column, _, stream in columns:
+                out.append(reused_memory.empty((draws[stream].num_points, column.dim), column.dtype))
         wanted = {stream: _wanted(drawn) for stream, drawn in draws.items()}
         for (stream, (file_size, size, chunks, verified)), target in zip(arrays, out, strict=True):
             if file_size() < size:
-                return False
+                return None
             for chunk, stored, rows in wanted[stream]:
                 if not verified[chunk]:
-                    return False
+                    return None
                 target[rows] = chunks[stored]
-        return True
+        return out
 
     def _array(self, selected: SelectedColumn) -> MappedChunks | None:
         name, column = selected.column.array_name, selected.column
