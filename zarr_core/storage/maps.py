@@ -1,8 +1,9 @@
 """Memory maps of local files whose content never changes: a read of bytes that are in memory is a copy, no system call.
 
 A page of a map that cannot be read ends the process (SIGBUS) where ``read`` raises an error. So only files of disks of
-this machine are mapped, and their size is looked at before every read. What remains is a file that is truncated during
-a copy, and a disk that fails. The environment variable ``ZARR_CORE_MMAP=never`` lets this process map nothing.
+this machine are mapped, and their size is looked at before a copy (of points: at most a second before). What remains is
+a file that is truncated right then, and a disk that fails. With ``ZARR_CORE_MMAP=never`` in its environment, a process
+maps nothing.
 """
 
 from __future__ import annotations

@@ -263,17 +263,19 @@ class ZarrChunkReader:
         columns = selection.columns(self.manifest, self._url, sample_id)
         seed, epoch = whole_number("seed", seed), whole_number("epoch", epoch)
         draws: dict[str, Draw] = {}
+        counts = []
         for stream, domain in columns.domains.items():
             grid = entry.domains[domain]
-            wanted = selection.num_points.get(stream) or grid.n_points
+            wanted = min(selection.num_points.get(stream) or grid.n_points, grid.n_points)
+            counts.append(wanted)
             draws[stream] = draw_points(
                 grid.n_points, grid.chunk_points, wanted, seed, epoch, sample_id, stream, generator
             )
-        return SampleDraws(sample_id, entry, columns, draws)
+        return SampleDraws(sample_id, entry, columns, draws, counts)
 
     def reads(self, sample: SampleDraws) -> dict[str, FieldRead]:
         """The reads of a sample by name, to be combined with those of other samples in :meth:`execute`."""
-        sample_id, entry, columns, draws = sample
+        sample_id, entry, columns, draws, _ = sample
         reads = {}
         for name, column, domain, stream in columns:
             array = column.array_name, column.dim, column.dtype

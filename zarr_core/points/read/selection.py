@@ -121,14 +121,11 @@ class SampleDraws(NamedTuple):
         entry: its entry in the manifest.
         columns: the arrays to read.
         draws: by stream.
+        num_points: of each draw.
     """
 
     sample_id: str
     entry: SampleEntry
     columns: SelectedColumns
     draws: Mapping[str, Draw]
-
-    @property
-    def num_points(self) -> list[int]:
-        """Drawn points of each stream."""
-        return [drawn.num_points for drawn in self.draws.values()]
+    num_points: list[int]

@@ -29,30 +29,3 @@ class Window(SampleFiles):
         file = self._files.open(f"{sample}/{name}.npy")
         array: np.ndarray = np.load(file, mmap_mode="r" if isinstance(file, Path) else None)
         return array
-
-
-class Rows(Window):
-    """Points as a simulation leaves them, so that a draw is rows from everywhere."""
-
-    remote = False
-
-    def _write(self, samples: Samples, sample: str, folder: Path) -> None:
-        """Put the points into another order, and note which row is where."""
-        (folder / sample).mkdir()
-        arrays = samples.arrays(sample)
-        order = np.random.default_rng(samples.ids.index(sample)).permutation(len(arrays[samples.fields[0]]))
-        np.save(folder / sample / "order.npy", order)
-        for field, array in arrays.items():
-            scattered = np.empty_like(array)
-            scattered[order] = array
-            np.save(folder / sample / f"{field}.npy", scattered)
-
-    def _arrays(self, sample: str) -> Mapping[str, np.ndarray]:
-        return {**super()._arrays(sample), "order": self._array(sample, "order")}
-
-    def read(self, sample: str, epoch: int) -> dict[str, np.ndarray]:
-        """Gather the rows."""
-        arrays = self._opened(sample)
-        fields = self._draws.domains
-        rows = self._draws.rows(arrays["order"], sample, epoch, next(iter(fields)))
-        return {field: arrays[field][rows] for field in fields}

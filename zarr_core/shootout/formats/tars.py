@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from zarr_core.shootout.formats import Arrays, Format, stacked
-from zarr_core.shootout.formats.files import Files, SampleFiles
+from zarr_core.shootout.formats.files import Files
 from zarr_core.shootout.formats.samples import Draws, Samples
 from zarr_core.shootout.formats.stores import Reader
 
@@ -22,37 +22,19 @@ _SHARDS = 8
 _SHUFFLED = 100
 
 
-def _write_item(writer: Any, sample: str, samples: Samples) -> None:
+def write_item(writer: Any, sample: str, samples: Samples) -> None:
+    """A sample as a group of a tar file."""
     arrays = samples.arrays(sample)
     writer.write({"__key__": sample, **{f"{name}.npy": array for name, array in arrays.items()}})
 
 
-def _arrays_of(item: Mapping[str, Any]) -> dict[str, np.ndarray]:
+def arrays_of(item: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """The fields of a group."""
     arrays = {}
     for name, content in item.items():
         if name.endswith(".npy"):
             arrays[name.removesuffix(".npy")] = np.load(io.BytesIO(content))
     return arrays
-
-
-class TarPerSample(SampleFiles):
-    """``SAMPLE.tar`` with a ``.npy`` file of each field, which lets WebDataset read one sample."""
-
-    remote = False
-
-    def _write(self, samples: Samples, sample: str, folder: Path) -> None:
-        from webdataset import TarWriter
-
-        with TarWriter(str(folder / f"{sample}.tar")) as writer:
-            _write_item(writer, sample, samples)
-
-    def _arrays(self, sample: str) -> Mapping[str, np.ndarray]:
-        from webdataset import WebDataset as Dataset
-
-        # All of the one tar, whichever worker this is.
-        options = {"shardshuffle": False, "empty_check": False, "nodesplitter": None, "workersplitter": None}
-        (found,) = Dataset(str(self._files.open(f"{sample}.tar")), **options)
-        return _arrays_of(found)
 
 
 class WebDataset(Format):
@@ -69,7 +51,7 @@ class WebDataset(Format):
         for shard in range(shards):
             with TarWriter(str(folder / f"{shard:06d}.tar")) as writer:
                 for sample in samples.ids[shard::shards]:
-                    _write_item(writer, sample, samples)
+                    write_item(writer, sample, samples)
 
     def open(self, place: str | Path, draws: Draws) -> None:
         """Find the shards."""
@@ -84,7 +66,7 @@ class WebDataset(Format):
         order = random.Random(epoch).sample(self._shards, len(self._shards))[worker::workers]
         items = group_by_keys(tar_file_expander(self._opened(order)))
         for item in shuffle(_SHUFFLED, rng=random.Random(f"{epoch} {worker}"))(items):
-            yield self._draws.cut(_arrays_of(item), item["__key__"], epoch)
+            yield self._draws.cut(arrays_of(item), item["__key__"], epoch)
 
     def _opened(self, shards: Sequence[str]) -> Iterator[dict[str, Any]]:
         for name in shards:

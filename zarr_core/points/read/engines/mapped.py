@@ -6,6 +6,8 @@ here is more general than it must be. What cannot be copied is read.
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -18,6 +20,9 @@ from zarr_core.points.read.selection import SelectedColumn
 from zarr_core.points.store.manifest import SampleEntry
 from zarr_core.storage.byte_ranges import LocalObjects
 from zarr_core.storage.maps import MappedChunks
+
+# Seconds after which the sizes of a sample's files are looked at again, which takes as long as copying some fields.
+_LOOK_AGAIN = 1.0
 
 
 class MappedSample:
@@ -35,6 +40,8 @@ class MappedSample:
         # The columns that were copied last, nearly always the same, and the stream and array of each. Replaced as one,
         # for threads.
         self._last: tuple[Sequence[SelectedColumn], list[tuple[str, MappedChunks]]] = [], []
+        # When the sizes of these files were looked at.
+        self._looked = -math.inf
 
     def copy(
         self, columns: Sequence[SelectedColumn], draws: Mapping[str, Draw], out: Sequence[np.ndarray] | None
@@ -59,14 +66,19 @@ class MappedSample:
                     return None
                 arrays.append((selected.stream, array))
             self._last = columns, arrays
+            self._looked = -math.inf
         if out is None:
             out = []
             for _, column, _, stream in columns:
                 out.append(reused_memory.empty((draws[stream].num_points, column.dim), column.dtype))
+        now = time.monotonic()
+        if now - self._looked >= _LOOK_AGAIN:
+            for _, array in arrays:
+                if array.file_size() < array.size:
+                    return None
+            self._looked = now
         wanted = {stream: _wanted(drawn) for stream, drawn in draws.items()}
-        for (stream, (file_size, size, chunks, verified)), target in zip(arrays, out, strict=True):
-            if file_size() < size:
-                return None
+        for (stream, (_, _, chunks, verified)), target in zip(arrays, out, strict=True):
             for chunk, stored, rows in wanted[stream]:
                 if not verified[chunk]:
                     return None

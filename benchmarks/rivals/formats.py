@@ -1,0 +1,97 @@
+"""Formats that only the benchmark needs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+
+from zarr_core.shootout.formats.files import SampleFiles
+from zarr_core.shootout.formats.litdata_items import Whole, optimize_items
+from zarr_core.shootout.formats.npy import Window
+from zarr_core.shootout.formats.samples import Draws, Samples
+from zarr_core.shootout.formats.tars import arrays_of, write_item
+
+
+class Rows(Window):
+    """Points as a simulation leaves them, so that a draw is rows from everywhere."""
+
+    remote = False
+
+    def _write(self, samples: Samples, sample: str, folder: Path) -> None:
+        """Put the points into another order, and note which row is where."""
+        (folder / sample).mkdir()
+        arrays = samples.arrays(sample)
+        order = np.random.default_rng(samples.ids.index(sample)).permutation(len(arrays[samples.fields[0]]))
+        np.save(folder / sample / "order.npy", order)
+        for field, array in arrays.items():
+            scattered = np.empty_like(array)
+            scattered[order] = array
+            np.save(folder / sample / f"{field}.npy", scattered)
+
+    def _arrays(self, sample: str) -> Mapping[str, np.ndarray]:
+        return {**super()._arrays(sample), "order": self._array(sample, "order")}
+
+    def read(self, sample: str, epoch: int) -> dict[str, np.ndarray]:
+        """Gather the rows."""
+        arrays = self._opened(sample)
+        fields = self._draws.domains
+        rows = self._draws.rows(arrays["order"], sample, epoch, next(iter(fields)))
+        return {field: arrays[field][rows] for field in fields}
+
+
+class TarPerSample(SampleFiles):
+    """``SAMPLE.tar`` with a ``.npy`` file of each field, which lets WebDataset read one sample."""
+
+    remote = False
+
+    def _write(self, samples: Samples, sample: str, folder: Path) -> None:
+        from webdataset import TarWriter
+
+        with TarWriter(str(folder / f"{sample}.tar")) as writer:
+            write_item(writer, sample, samples)
+
+    def _arrays(self, sample: str) -> Mapping[str, np.ndarray]:
+        from webdataset import WebDataset as Dataset
+
+        # All of the one tar, whichever worker this is.
+        options = {"shardshuffle": False, "empty_check": False, "nodesplitter": None, "workersplitter": None}
+        (found,) = Dataset(str(self._files.open(f"{sample}.tar")), **options)
+        return arrays_of(found)
+
+
+class Pieces(Whole):
+    """A chunk of points, of all fields, is an item, in a file of its own; for samples of one domain.
+
+    A fairer match than whole samples. With many items in a file, a random one costs many times as much.
+    """
+
+    def prepare(self, samples: Samples, folder: Path) -> None:
+        """Let LitData write its chunks."""
+        size = Draws.load(samples.folder.with_name("draws.json")).chunk_points
+        points = len(samples.arrays(samples.ids[0])[samples.fields[0]])
+        places = list(product(samples.ids, range(0, points, size)))
+        optimize_items(partial(_piece, samples, size), places, folder, chunk_size=1)
+
+    def read(self, sample: str, epoch: int) -> dict[str, np.ndarray]:
+        """Take the windows of the items."""
+        size = self._draws.chunk_points
+        pieces: dict[str, list[np.ndarray]] = {}
+        items: dict[int, dict[str, np.ndarray]] = {}
+        for first, last in self._draws.of(sample, epoch, next(iter(self._draws.domains))):
+            for chunk in range(first // size, (last - 1) // size + 1):
+                if chunk not in items:
+                    items[chunk] = self._items[self._first[sample] + chunk]
+                start = max(first - chunk * size, 0)
+                for field, array in items[chunk].items():
+                    pieces.setdefault(field, []).append(array[start : last - chunk * size])
+        return {field: np.concatenate(found) for field, found in pieces.items()}
+
+
+def _piece(samples: Samples, size: int, place: tuple[str, int]) -> dict[str, np.ndarray]:
+    sample, start = place
+    fields = samples.arrays(sample, mmap_mode="r")
+    return {field: np.array(array[start : start + size]) for field, array in fields.items()}
