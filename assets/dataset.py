@@ -16,7 +16,7 @@ from resources.pools import PoolDeclaration
 from zarr_core._util.redaction import redact
 from zarr_core.errors import ZarrCoreError
 from zarr_core.points.convert.request import MAX_RETIRED_SHARE, ConversionRequest
-from zarr_core.points.store.settings import NO_OWN_DTYPE, ConversionSettings
+from zarr_core.points.store.settings import NO_OWN_DTYPE, ConversionSettings, Layout
 from zarr_core.sources import SourceDescription, resolve_kind
 
 
@@ -47,6 +47,9 @@ class DatasetDeclaration(Declaration):
     field_dtypes: dict[str, str] = Field(default={}, description="Stored dtype of single fields.")
     codec: str = Field(default=ConversionSettings.codec, description="Compressor of the chunks, name or name:level.")
     shuffle_seed: int = Field(default=0, description="Seed of the order of points.")
+    layout: Layout = Field(
+        default=ConversionSettings.layout, description="directory: objects per field; packed: one object per sample."
+    )
     fingerprint: Literal["version", "content"] | None = Field(
         default=None, description="Notice changed files by version (etag or time) or content; default: as the store."
     )
@@ -94,7 +97,13 @@ class DatasetDeclaration(Declaration):
     def settings(self) -> ConversionSettings:
         """How samples are written; raises SourceError."""
         return ConversionSettings(
-            self.chunk_points, self.shard_points, self.values_dtype, self.field_dtypes, self.codec, self.shuffle_seed
+            self.chunk_points,
+            self.shard_points,
+            self.values_dtype,
+            self.field_dtypes,
+            self.codec,
+            self.shuffle_seed,
+            self.layout,
         )
 
     @property

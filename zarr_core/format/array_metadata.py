@@ -1,7 +1,8 @@
 """Zarr v3 metadata of arrays and sample groups.
 
 An array of shape (n_points, dim) is split along its points into chunks. A shard is one object that holds consecutive
-chunks (``sharding_indexed`` of the Zarr v3 specification). Any Zarr v3 reader opens the result.
+chunks (``sharding_indexed`` of the Zarr v3 specification). In a packed group, each chunk is an object of its own, an
+entry of the archive. Any Zarr v3 reader opens the result.
 """
 
 from __future__ import annotations
@@ -42,12 +43,13 @@ class ArrayLayout:
         n_points: points of the sample in this domain.
         dim: components per point.
         chunk_points: points in a chunk; the last chunk is padded with zeros to this size.
-        shard_points: points in a shard, a multiple of ``chunk_points``.
+        shard_points: points in a shard, a multiple of ``chunk_points``; equal to it without shards.
         dtype: stored NumPy dtype, little-endian.
         codec: compressor of each chunk.
         checksum: whether each chunk ends with its crc32c.
         units: of the values, as the attribute ``units`` of the CF conventions; "" if they are not known.
         domain: of the field, for the names of the dimensions; "" writes none. Readers of this library ignore them.
+        sharded: whether chunks lie in shards; otherwise each is an object.
     """
 
     n_points: int
@@ -59,6 +61,7 @@ class ArrayLayout:
     checksum: bool = True
     units: str = field(default="", compare=False)
     domain: str = field(default="", compare=False)
+    sharded: bool = True
 
     @property
     def n_chunks(self) -> int:
@@ -77,7 +80,9 @@ class ArrayLayout:
 
     @property
     def index_bytes(self) -> int:
-        """Size of the index at the end of each shard."""
+        """Size of the index at the end of each shard; 0 without shards."""
+        if not self.sharded:
+            return 0
         return 16 * self.chunks_per_shard + CHECKSUM_BYTES
 
     @property
@@ -102,18 +107,25 @@ class ArrayLayout:
         return ", ".join(f"{n:,} {what} (maximum {most:,})" for what, (n, most) in limits.items() if n > most)
 
     def shard_key(self, shard: int) -> str:
-        """Object name of a shard below the array's path."""
+        """Object name of a shard, or of a chunk without shards, below the array's path."""
         return f"c/{shard}/0"
+
+    def object_key(self, shard: int) -> str:
+        """What messages call the object that holds a shard."""
+        return self.shard_key(shard) if self.sharded else "the archive"
 
     def to_zarr_json(self) -> dict[str, Any]:
         """The array's ``zarr.json``."""
         compressors = self.codec.to_zarr_json(np.dtype(self.dtype).itemsize)
-        sharding = {
-            "chunk_shape": [self.chunk_points, self.dim],
-            "codecs": [_LITTLE_ENDIAN, *compressors, *([_CRC32C] if self.checksum else [])],
-            "index_codecs": [_LITTLE_ENDIAN, _CRC32C],
-            "index_location": "end",
-        }
+        codecs = [_LITTLE_ENDIAN, *compressors, *([_CRC32C] if self.checksum else [])]
+        if self.sharded:
+            sharding = {
+                "chunk_shape": [self.chunk_points, self.dim],
+                "codecs": codecs,
+                "index_codecs": [_LITTLE_ENDIAN, _CRC32C],
+                "index_location": "end",
+            }
+            codecs = [{"name": "sharding_indexed", "configuration": sharding}]
         names = {"dimension_names": list(self.dimension_names)} if self.domain else {}
         return {
             "shape": [self.n_points, self.dim],
@@ -121,7 +133,7 @@ class ArrayLayout:
             "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [self.shard_points, self.dim]}},
             "chunk_key_encoding": _KEY_ENCODING,
             "fill_value": 0.0,
-            "codecs": [{"name": "sharding_indexed", "configuration": sharding}],
+            "codecs": codecs,
             "attributes": {"units": self.units} if self.units else {},
             "zarr_format": 3,
             "node_type": "array",
@@ -134,20 +146,14 @@ class ArrayLayout:
         try:
             n_points, dim = metadata["shape"]
             shard_points, shard_dim = metadata["chunk_grid"]["configuration"]["chunk_shape"]
-            (codec,) = metadata["codecs"]
-            sharding = codec["configuration"]
-            chunk_points, chunk_dim = sharding["chunk_shape"]
-            endian, *compressors = sharding["codecs"]
-            index_codecs = [each["name"] for each in sharding["index_codecs"]]
             dtype, fill_value = metadata["data_type"], metadata["fill_value"]
             key_encoding = metadata["chunk_key_encoding"]
+            (chunk_points, chunk_dim), codecs, sharded = _chunks_of(metadata)
+            endian, *compressors = codecs
         except (KeyError, TypeError, ValueError) as error:
             raise StoreError(f"array metadata is incomplete or not sharded: {error!r}") from error
         if not (
-            codec.get("name") == "sharding_indexed"
-            and sharding.get("index_location", "end") == "end"
-            and endian == _LITTLE_ENDIAN
-            and index_codecs == ["bytes", "crc32c"]
+            endian == _LITTLE_ENDIAN
             and key_encoding == _KEY_ENCODING
             and dtype in VALUE_DTYPES
             and dim == shard_dim == chunk_dim
@@ -161,10 +167,27 @@ class ArrayLayout:
         if checksum:
             compressors = compressors[:-1]
         compressor = Codec.from_zarr_json(compressors)
-        layout = cls(n_points, dim, chunk_points, shard_points, dtype, compressor, checksum)
+        layout = cls(n_points, dim, chunk_points, shard_points, dtype, compressor, checksum, sharded=sharded)
         if layout.excess:
             raise StoreError(f"array of {layout.excess} exceeds the limits of a store")
         return layout
+
+
+def _chunks_of(metadata: Mapping[str, Any]) -> tuple[list[int], list[Any], bool]:
+    """Shape and codecs of an array's chunks, and whether they lie in shards; raises ValueError and LookupError."""
+    codecs = metadata["codecs"]
+    if len(codecs) > 1:
+        if codecs[-1] != _CRC32C:
+            raise ValueError("its chunks have no checksums")
+        return metadata["chunk_grid"]["configuration"]["chunk_shape"], codecs, False
+    (codec,) = codecs
+    sharding = codec["configuration"]
+    index_codecs = [each["name"] for each in sharding["index_codecs"]]
+    if (codec["name"], sharding.get("index_location", "end")) != ("sharding_indexed", "end"):
+        raise ValueError(f"codec {codec['name']!r:.40}")
+    if index_codecs != ["bytes", "crc32c"]:
+        raise ValueError(f"codecs of the shard index {index_codecs!r:.80}")
+    return sharding["chunk_shape"], sharding["codecs"], True
 
 
 def group_zarr_json(attributes: Mapping[str, Any], arrays: Mapping[str, ArrayLayout]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Chunks and shards as bytes, and the index of a shard.
+"""Chunks and shards as bytes, and the index of a shard. An array without shards has one chunk in each object.
 
 A shard is one object: consecutive chunks, each compressed and followed by its crc32c, then the index of their byte
 ranges (``sharding_indexed`` of the Zarr v3 specification).
@@ -56,6 +56,8 @@ def encode_shard(
         yield data
         if layout.checksum:
             yield _crc32c(data)
+    if not layout.sharded:
+        return
     packed = index.tobytes()
     yield packed + _crc32c(packed)
 
@@ -96,6 +98,8 @@ def chunk_ranges(layout: ArrayLayout, shard: int, tail: bytes, end: int) -> list
     Raises:
         CorruptChunkError: the index is damaged, or a range exceeds ``end``.
     """
+    if not layout.sharded:
+        return [ChunkRange(shard, 0, end, shard)]
     first = shard * layout.chunks_per_shard
     ranges = []
     for number, (start, length) in enumerate(decode_shard_index(layout, tail).tolist(), start=first):

@@ -29,7 +29,7 @@ _BUFFER_BYTES = 8 << 20
 # Remote objects whose versions are remembered. Beyond, all are met again.
 _KNOWN_VERSIONS = 1 << 16
 # Objects of a sample group named by a content digest. They never change.
-_IMMUTABLE = re.compile(r"samples/.+/[0-9a-f]{16}/")
+_IMMUTABLE = re.compile(r"samples/.+/[0-9a-f]{16}(?:/|\.zip$)")
 
 # Number of forks between this process and the first one. Cheaper than a system call for the pid on every read.
 forks = 0
@@ -288,7 +288,7 @@ class CachedObjects(Objects):
         cache: where to keep ranges. A memory cache lies over a disk cache: ``CachedObjects(CachedObjects(...), ...)``.
         identity: distinguishes the store from all others (``Storage.identity``).
         immutable: matches the start of the names of objects that never change; only those are cached. By default,
-            everything below ``samples/<id>/<digest>/``: the digest is one of the source and the settings.
+            everything below ``samples/<id>/<digest>/``, and archives: the digest is one of the source and the settings.
     """
 
     remote = True

@@ -8,6 +8,7 @@ maps nothing.
 
 from __future__ import annotations
 
+import math
 import mmap
 import os
 import re
@@ -18,6 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from zarr_core.errors import ZarrCoreError
+from zarr_core.format.array_metadata import CHECKSUM_BYTES
 
 _CHOICE = "ZARR_CORE_MMAP"
 # File systems on disks, or in the memory, of this machine.
@@ -29,11 +31,11 @@ _MAX_MAPS = 8192
 
 
 class MappedChunks(NamedTuple):
-    """Uncompressed chunks in a map, one after another from the start of the file, each followed by its checksum.
+    """Uncompressed chunks in a map, at equal distances, each followed by its checksum.
 
     Attributes:
         file_size: bytes of the file now.
-        size: bytes of the file that hold the chunks. Beyond the end of a file, a copy ends the process.
+        size: bytes of the file up to the end of its last chunk. Beyond the end of a file, a copy ends the process.
         chunks: (chunks, *shape of a chunk) of the stored dtype, read-only.
         verified: by chunk number, whether this process has compared the chunk with its checksum, so that it may be
             copied.
@@ -46,14 +48,34 @@ class MappedChunks(NamedTuple):
 
     @classmethod
     def of(
-        cls, file: mmap.mmap | None, count: int, shape: tuple[int, ...], dtype: np.dtype[Any], verified: bytearray
+        cls,
+        file: mmap.mmap | None,
+        count: int,
+        shape: tuple[int, ...],
+        dtype: np.dtype[Any],
+        verified: bytearray,
+        first: int = 0,
+        step: int | None = None,
     ) -> MappedChunks | None:
-        """The first ``count`` chunks of a map; None without a map, or if the file is too short."""
-        stored = np.dtype([("cells", dtype, shape), ("checksum", "<u4")])
-        size = count * stored.itemsize
+        """The chunks of a map.
+
+        Args:
+            file: the map.
+            count, shape, dtype, verified: of the chunks.
+            first: position of the first one.
+            step: bytes from one to the next; by default no bytes are between them.
+
+        Returns:
+            None without a map, or if the file is too short.
+        """
+        stored = math.prod(shape) * dtype.itemsize + CHECKSUM_BYTES
+        step = step or stored
+        size = first + (count - 1) * step + stored
         if file is None or len(file) < size:
             return None
-        return cls(file.size, size, np.frombuffer(file, stored, count)["cells"], verified)
+        within = np.empty(shape, dtype).strides
+        chunks: np.ndarray = np.ndarray((count, *shape), dtype, file, first, (step, *within))
+        return cls(file.size, size, chunks, verified)
 
 
 class Maps:

@@ -66,7 +66,10 @@ class StoredShard:
                 _check_complete(layout, number, chunks)
             return chunks, index
 
-        chunks, index = read_checked(storage, name, end, size, decode)
+        if layout.sharded:
+            chunks, index = read_checked(storage, name, end, size, decode)
+        else:
+            chunks, index = decode(b"")
         chunks.sort(key=lambda chunk: chunk.start)
         if any(chunk.start < before.stop for before, chunk in pairwise(chunks)):
             raise CorruptChunkError("shard index: names bytes that overlap")

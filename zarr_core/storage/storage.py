@@ -26,6 +26,7 @@ from zarr_core._util.redaction import redact
 from zarr_core.errors import CommitConflict, StoreError, TransferError
 from zarr_core.format.names import check_relative_path
 from zarr_core.storage import retries
+from zarr_core.storage.archives import Archives, is_archive, is_entry
 from zarr_core.storage.backends import ConditionFailed, ObjectInfo, RemoteBackend, local
 from zarr_core.storage.clients import open_backend
 from zarr_core.storage.places import absolute, is_local
@@ -50,6 +51,9 @@ class StoredObject(NamedTuple):
 class Storage:
     """Objects below one root, each written whole.
 
+    The name of a packed sample's archive, a slash and the name of an entry name an object as well: it can be read, and
+    its size asked for, but not written.
+
     Args:
         root: a local path or any fsspec URL ("s3://bucket/prefix", "gs://bucket/prefix", "az://container/prefix",
             "oci://bucket@namespace/prefix", "memory://x").
@@ -69,6 +73,7 @@ class Storage:
         self.root = absolute(root)
         self.client = client
         self.is_local = is_local(self.root)
+        self._archives = Archives(self._read, self._info)
         if self.is_local:
             self.location = self.root.rstrip("/")
             if "\0" in self.location:
@@ -105,7 +110,15 @@ class Storage:
         return f"{self.location}/{check_relative_path(name)}"
 
     def read(self, name: str, start: int | None = None, stop: int | None = None) -> bytes:
-        """Bytes ``[start, stop)`` of an object; raises FileNotFoundError."""
+        """Bytes ``[start, stop)`` of an object.
+
+        Raises:
+            FileNotFoundError: there is no such object.
+            CorruptChunkError: it is an entry of a damaged archive.
+        """
+        return self._archives.read(name, start, stop) if is_entry(name) else self._read(name, start, stop)
+
+    def _read(self, name: str, start: int | None = None, stop: int | None = None) -> bytes:
         path = self.path(name)
         if self.is_local:
             return local.read(path, start, stop)
@@ -167,7 +180,10 @@ class Storage:
         return self.info(name).size
 
     def info(self, name: str) -> ObjectInfo:
-        """Size, version and time of an object; raises FileNotFoundError."""
+        """Size, version and time of an object; errors as :meth:`read`."""
+        return self._archives.info(name) if is_entry(name) else self._info(name)
+
+    def _info(self, name: str) -> ObjectInfo:
         path = self.path(name)
         return local.info(path) if self.is_local else self._request(name, lambda backend: backend.head(path))
 
@@ -176,7 +192,12 @@ class Storage:
         return {name: info.size for name, info in self.infos(prefix).items()}
 
     def infos(self, prefix: str = "") -> dict[str, ObjectInfo]:
-        """Name (relative to the root), size, version and time of every object below a folder, sorted by name."""
+        """Name (relative to the root), size, version and time of every object below a folder, sorted by name.
+
+        Of the entries of an archive, if that is the folder; an archive in the folder is one object.
+        """
+        if is_archive(prefix) or is_entry(prefix):
+            return self._archives.infos(prefix)
         top = self.path(prefix) if prefix else self.location
         found = dict(local.walk(top, follow_links=True) if self.is_local else self._listing(prefix, f"{top}/"))
         return {path[len(self.location) + 1 :]: info for path, info in sorted(found.items())}
@@ -190,6 +211,7 @@ class Storage:
             Bytes written.
         """
         path = self.path(name)
+        self._archives.forget(name)
         if self.is_local:
             return local.replace_file(path, pieces, durable=False)
         data = bytearray()

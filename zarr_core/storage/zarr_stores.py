@@ -8,10 +8,13 @@ from typing import Any
 import zarr_core._util.numcodecs  # noqa: F401  # before zarr
 
 # isort: split
+from fsspec.implementations.asyn_wrapper import AsyncFileSystemWrapper
+from fsspec.implementations.zip import ZipFileSystem
 from fsspec.spec import AbstractFileSystem
 from zarr.abc.store import Store
-from zarr.storage import FsspecStore, LocalStore, ObjectStore
+from zarr.storage import FsspecStore, LocalStore, ObjectStore, ZipStore
 
+from zarr_core.format.packed import SUFFIX
 from zarr_core.storage.backends.obstore import ObstoreBackend
 from zarr_core.storage.clients import open_backend
 from zarr_core.storage.filesystems import filesystem_options
@@ -28,12 +31,14 @@ def make_store(root: str | os.PathLike[str], *, read_only: bool = True, client: 
     Groups of samples are immutable and a manifest commits them: open a store for writing only for data of your own.
 
     Args:
-        root: where the Zarr hierarchy is.
+        root: where the Zarr hierarchy is: a folder, or the archive of a packed sample (``.zip``), which is read only.
         read_only: refuse writes.
         client: the caller's own, for a remote root: a store of obstore for its bucket, or a filesystem of fsspec. If
             None, :mod:`zarr_core.storage.clients` chooses one.
     """
     url = absolute(root)
+    if url.endswith(SUFFIX):
+        return _open_archive(url)
     if is_local(url):
         return LocalStore(Storage(url).location, read_only=read_only)
     backend = open_backend(url, for_data=True, client=client)
@@ -44,3 +49,18 @@ def make_store(root: str | os.PathLike[str], *, read_only: bool = True, client: 
     store = FsspecStore.from_url(url, storage_options=filesystem_options(url, _ATTEMPTS), read_only=read_only)
     store.fs.retries = _ATTEMPTS  # read by s3fs only
     return store
+
+
+def group_place(root: str, relpath: str) -> tuple[str, str]:
+    """Where :func:`make_store` finds a group below a store's root, and the path of the group there."""
+    if relpath.endswith(SUFFIX):
+        return f"{root.rstrip('/')}/{relpath}", ""
+    return root, relpath
+
+
+def _open_archive(url: str) -> Store:
+    if is_local(url):
+        return ZipStore(url, mode="r")
+    protocol = url.partition("://")[0]
+    archive = ZipFileSystem(url, remote_protocol=protocol, remote_options=filesystem_options(url, _ATTEMPTS))
+    return FsspecStore(AsyncFileSystemWrapper(archive), read_only=True, path="")

@@ -11,7 +11,7 @@ from zarr_core._util.extras import extra
 from zarr_core.errors import StoreError, UnknownFieldError, ZarrCoreError
 from zarr_core.matrix.store.head import HEAD as MATRIX
 from zarr_core.matrix.store.state import MatrixState
-from zarr_core.points.read.engines.tensorstore import kvstore
+from zarr_core.points.read.engines.tensorstore import below, kvstore
 from zarr_core.points.store.manifest import StoreManifest
 from zarr_core.storage import Storage
 from zarr_core.stores.kinds import find_head
@@ -59,8 +59,7 @@ def as_tensorstore(
     if (head is MATRIX) != (sample_id is None):
         raise ZarrCoreError(f"{storage.url}: sample_id is for point stores, which need it")
     path = _matrix_array(state, name) if head is MATRIX else _sample_array(state, name, str(sample_id))
-    spec: dict[str, Any] = {"driver": "zarr3", "kvstore": kvstore(storage.root, storage)}
-    spec["kvstore"]["path"] += f"/{path}/"
+    spec: dict[str, Any] = {"driver": "zarr3", "kvstore": below(kvstore(storage.root, storage), path)}
     # A matrix has no chunks of missing cells; of a sample, this library writes all.
     spec["fill_missing_data_reads"] = head is MATRIX or not state.samples[sample_id].is_ours
     try:

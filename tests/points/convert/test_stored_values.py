@@ -32,7 +32,7 @@ VALUES = torch.randn(1000, 6)
 def test_rows_are_gathered_in_order(monkeypatch: pytest.MonkeyPatch, source: torch.Tensor, slab_bytes: int) -> None:
     monkeypatch.setattr("zarr_core.points.convert.stored_values._SLAB_BYTES", slab_bytes)
     monkeypatch.setattr("zarr_core.points.convert.stored_values._BLOCK_POINTS", 64)
-    layout = ConversionSettings(chunk_points=32).layout(FieldName("volume", "x"), len(source), source.shape[1])
+    layout = ConversionSettings(chunk_points=32).array_layout(FieldName("volume", "x"), len(source), source.shape[1])
     before, rows = source.detach().clone(), np.random.default_rng(0).permutation(len(source))
     stored = np.concatenate([block.copy() for block in stored_blocks(source, rows, layout)])
     assert stored.dtype == layout.dtype

@@ -75,7 +75,7 @@ class GroupComparison:
             stored = recorded_attributes(parse_json(self._storage.read(f"{self._relpath}/{ZARR_JSON}"))) or {}
         except FileNotFoundError:
             return True  # the group was never finished, and no manifest names it
-        except (OSError, ValueError):
+        except (OSError, ValueError, CorruptChunkError):
             return not self._arrays_differ
         recorded = recorded_attributes(group) or {}
         keys = _CONTENT if self._arrays_differ else ("parameters",)
@@ -84,7 +84,7 @@ class GroupComparison:
     def _read(self, name: str) -> bytes | None:
         try:
             return self._storage.read(name)
-        except OSError:  # missing, or on a damaged disk
+        except (OSError, CorruptChunkError):  # missing, on a damaged disk, or in a damaged archive
             return None
 
     def _has_other_chunks(self, name: str, stored: bytes, data: bytes) -> bool:

@@ -123,8 +123,8 @@ def convert(
             :class:`~zarr_core.points.convert.request.ConversionRequest`. ``retire_vanished`` excludes ``splits``,
             because the whole source has to be listed.
         workers, executor, progress: as for :func:`run_conversion`.
-        **settings: ``chunk_points``, ``shard_points``, ``values_dtype``, ``field_dtypes``, ``codec`` and
-            ``shuffle_seed``, as in :class:`zarr_core.points.store.settings.ConversionSettings`.
+        **settings: ``chunk_points``, ``shard_points``, ``values_dtype``, ``field_dtypes``, ``codec``,
+            ``shuffle_seed`` and ``layout``, as in :class:`zarr_core.points.store.settings.ConversionSettings`.
 
     Raises:
         SourceError: the source cannot be used, or holds nothing to convert; a setting is invalid.

@@ -15,23 +15,26 @@ import numpy as np
 from pydantic import TypeAdapter
 
 from zarr_core._util.documents import parse_json, parse_model, to_json
-from zarr_core.errors import SampleError, StoreError
+from zarr_core.errors import CorruptChunkError, SampleError, StoreError
 from zarr_core.format.array_metadata import EMPTY_GROUP, ArrayLayout, group_zarr_json
 from zarr_core.format.moments import FieldMoments, MomentsAccumulator
 from zarr_core.format.names import FieldName, check_sample_id
 from zarr_core.format.object_names import ATTRIBUTES_KEY, QUARANTINE, ZARR_JSON, sample_folder
+from zarr_core.format.packed import SUFFIX
 from zarr_core.format.rounding import RoundingAccumulator, RoundingError
 from zarr_core.format.shards import encode_shard, pack_lengths
 from zarr_core.format.shuffle import shuffle_permutation
 from zarr_core.points.convert.comparison import GroupComparison
 from zarr_core.points.convert.stored_values import as_points, checked_rounding, is_lossless, not_finite, stored_blocks
-from zarr_core.points.store.group import GROUP_FORMAT, entry_of, group_of, is_complete
+from zarr_core.points.store.group import GROUP_FORMAT, entry_of, group_of, head_of, is_complete
 from zarr_core.points.store.manifest import Quarantine, SampleEntry
 from zarr_core.points.store.mesh import Write, write_mesh
+from zarr_core.points.store.packing import Packing
 from zarr_core.points.store.settings import ConversionSettings, digest
 from zarr_core.sources.description import FieldFile
 from zarr_core.sources.formats.contents import Mesh
 from zarr_core.storage import Storage
+from zarr_core.storage.archives import is_archive
 from zarr_core.storage.uploads import Uploads
 from zarr_core.versioning.generations import Retention
 
@@ -69,6 +72,11 @@ class SampleContent:
     source: Mapping[str, Any]
     parameters: Mapping[str, Any]
     meshes: Mapping[str, Callable[[], Mesh]]
+
+    @property
+    def array_names(self) -> list[str]:
+        """Names of the arrays of the fields."""
+        return [file.field.array_name for file in self.fields]
 
 
 class GroupWriter:
@@ -117,8 +125,8 @@ class GroupWriter:
         if content:
             inputs.append(content)
         folder = sample_folder(check_sample_id(sample_id))
-        first = f"{folder}/{digest(inputs)}"
-        return [first, *(f"{folder}/{digest([*inputs, again])}" for again in range(1, _NAMES))]
+        names = [digest(inputs), *(digest([*inputs, again]) for again in range(1, _NAMES))]
+        return [f"{folder}/{name}{SUFFIX if self.settings.is_packed else ''}" for name in names]
 
     def write_sample(
         self, content: SampleContent, *, relpath: str | None = None, uploads: Uploads | None = None
@@ -140,38 +148,91 @@ class GroupWriter:
                 would lose too much by rounding (:mod:`zarr_core.format.rounding`).
         """
         if relpath is not None and self._holds_objects(relpath):
-            return self._write_over(content, relpath)
+            return self._pack_over(content, relpath) if is_archive(relpath) else self._write_over(content, relpath)
         write = (uploads or self.storage).write
         relpath = relpath or self.relpath(content.sample_id, content.fingerprint)
+        if is_archive(relpath):
+            return self._write_packed(content, relpath)
         group = self._write_arrays(content, relpath, write, {})
         if uploads is not None:
             uploads.finish()  # the last object tells that the others are there
         write(f"{relpath}/{ZARR_JSON}", [to_json(group)])
         return entry_of(relpath, group)
 
+    def _write_packed(self, content: SampleContent, relpath: str) -> SampleEntry:
+        """Write a sample as one object."""
+        with Packing(relpath) as packing:
+            group = self._write_arrays(content, relpath, packing.write, {})
+            archive = packing.arrange(group, content.array_names)
+            self.storage.write(relpath, packing.pieces(archive))
+        return entry_of(relpath, group, len(archive.head))
+
+    def _pack_over(self, content: SampleContent, relpath: str) -> SampleEntry:
+        """Repair the archive at a path if it has this content; otherwise write the sample to another path."""
+        stored = GroupComparison(self.storage, relpath)
+        with Packing(relpath) as packing:
+
+            def write(name: str, pieces: Iterable[bytes]) -> int:
+                data = b"".join(pieces)
+                stored.compare(name, [data])
+                return packing.write(name, [data])
+
+            group = self._write_arrays(content, relpath, write, stored.layouts)
+            archive = packing.arrange(group, content.array_names)
+            # Without its head, only the bytes after it tell what an archive holds.
+            if not self._holds_after(relpath, len(archive.head), packing.pieces(archive)):
+                relpath, _ = self._path_of(content, relpath, stored, group)
+                archive = packing.arrange(group, content.array_names)
+            if not self._holds_after(relpath, 0, packing.pieces(archive)):
+                self.storage.write(relpath, packing.pieces(archive))
+        return entry_of(relpath, group, len(archive.head))
+
+    def _holds_after(self, name: str, start: int, pieces: Iterable[bytes]) -> bool:
+        """Whether an object has these bytes, from a position to its end."""
+        end = 0
+        try:
+            for piece in pieces:
+                if end >= start and self.storage.read(name, end, end + len(piece)) != piece:
+                    return False
+                end += len(piece)
+            return self.storage.size(name) == end
+        except OSError:  # missing or not readable
+            return False
+
     def _write_over(self, content: SampleContent, relpath: str) -> SampleEntry:
         """Repair the group at a path if it has this content; otherwise write the sample to another path."""
-        sample_id, fingerprint = content.sample_id, content.fingerprint
         stored = GroupComparison(self.storage, relpath)
         group = self._write_arrays(content, relpath, stored.compare, stored.layouts)
+        path, same = self._path_of(content, relpath, stored, group)
+        stored.compare(f"{relpath}/{ZARR_JSON}", [to_json(group)])
+        if not same or stored.differs:
+            self._write_arrays(content, path, self._repair, {})
+            self._repair(f"{path}/{ZARR_JSON}", [to_json(group)])
+        return entry_of(path, group)
+
+    def _path_of(
+        self, content: SampleContent, relpath: str, stored: GroupComparison, group: dict[str, Any]
+    ) -> tuple[str, bool]:
+        """The path of a new group: that of the stored one if it has the same content, which the second value tells.
+
+        Otherwise the new group records the digest of its content.
+        """
         made = stored.content(group)
-        if relpath in self._relpaths(sample_id, fingerprint):
+        if relpath in self._relpaths(content.sample_id, content.fingerprint):
             same = stored.is_same(group)
             made = "" if same else made
         else:  # the path itself tells the content
-            same = relpath in self._relpaths(sample_id, fingerprint, made)
+            same = relpath in self._relpaths(content.sample_id, content.fingerprint, made)
         if made:
             group["attributes"][ATTRIBUTES_KEY]["content"] = made
-        stored.compare(f"{relpath}/{ZARR_JSON}", [to_json(group)])
         if not same:
-            relpath = self.relpath(sample_id, fingerprint, made)
-        if not same or stored.differs:
-            self._write_arrays(content, relpath, self._repair, {})
-            self._repair(f"{relpath}/{ZARR_JSON}", [to_json(group)])
-        return entry_of(relpath, group)
+            relpath = self.relpath(content.sample_id, content.fingerprint, made)
+        return relpath, same
 
     def _holds_objects(self, relpath: str) -> bool:
         """Whether there is any object of a group at a path, besides an earlier refusal."""
+        if is_archive(relpath):
+            return self.storage.exists(relpath)
         return any(group_of(name) and not name.endswith(f"/{QUARANTINE}") for name in self.storage.list(relpath))
 
     def _write_arrays(
@@ -202,7 +263,7 @@ class GroupWriter:
             measured = array.check()
             moments[name.canonical] = measured[0].to_json()
             rounding[name.canonical] = measured[1].to_json()
-            if max(array.lengths) < 2**32:  # otherwise readers use the shard index
+            if layout.sharded and max(array.lengths) < 2**32:  # otherwise readers use the shard index
                 chunk_bytes[name.array_name] = pack_lengths(array.lengths)
             del values, array
             if domain in content.meshes and file is last_fields[domain]:
@@ -218,8 +279,9 @@ class GroupWriter:
             "moments": moments,
             "rounding": rounding,
             "stored_bytes": stored,
-            "chunk_bytes": chunk_bytes,
         }
+        if not self.settings.is_packed:
+            attributes["chunk_bytes"] = chunk_bytes
         if meshes:
             attributes["meshes"] = meshes
         group = group_zarr_json({ATTRIBUTES_KEY: attributes}, arrays)
@@ -231,7 +293,7 @@ class GroupWriter:
 
     def _layout(self, sample_id: str, file: FieldFile, values: torch.Tensor) -> ArrayLayout:
         """The layout of the array that stores a field."""
-        layout = self.settings.layout(file.field, len(values), values.shape[1])
+        layout = self.settings.array_layout(file.field, len(values), values.shape[1])
         if file.choice is not None:
             layout = replace(layout, units=file.choice.units)
         if layout.excess:
@@ -242,7 +304,8 @@ class GroupWriter:
     def write_quarantine(self, sample_id: str, fingerprint: str, error: SampleError) -> Quarantine:
         """Write ``quarantine.json`` in place of the group. The next commit adds it to the manifest."""
         quarantine = Quarantine(fingerprint, self.settings.digest, error.field, error.explanation)
-        self.storage.write(f"{self.relpath(sample_id, fingerprint)}/{QUARANTINE}", [to_json(asdict(quarantine))])
+        name = _refusal_name(self.relpath(sample_id, fingerprint))
+        self.storage.write(name, [to_json(asdict(quarantine))])
         return quarantine
 
     def find(self, sample_id: str, fingerprint: str) -> SampleEntry | Quarantine | Unfinished | None:
@@ -261,21 +324,24 @@ class GroupWriter:
         wanted = (fingerprint, self.settings.digest)
         try:
             sizes = self.storage.list(relpath)
-        except FileNotFoundError:
-            return None
-        if not sizes:  # of a new sample: one request
-            return None
-        try:
+            if not sizes:
+                if not is_archive(relpath):  # of a new sample: one request
+                    return None
+                raise FileNotFoundError(relpath)
             group = parse_json(self.storage.read(f"{relpath}/{ZARR_JSON}"))
             if not is_complete(self.storage, relpath, group, sizes):
                 return Unfinished()
-            written = entry_of(relpath, group)
+            written = entry_of(relpath, group, head_of(sizes, relpath))
             return written if (written.fingerprint, written.settings) == wanted else Unfinished()
-        except (FileNotFoundError, ValueError, StoreError):
-            pass  # missing, or damaged by a crash or a disk: convert again
+        except FileNotFoundError:
+            unfinished = Unfinished() if sizes else None
+        except (ValueError, StoreError, CorruptChunkError):
+            unfinished = Unfinished()  # damaged by a crash or a disk: convert again
         try:
-            refusal = parse_model(_REFUSAL, self.storage.read(f"{relpath}/{QUARANTINE}"))
-        except (FileNotFoundError, ValueError):
+            refusal = parse_model(_REFUSAL, self.storage.read(_refusal_name(relpath)))
+        except FileNotFoundError:
+            return unfinished
+        except ValueError:
             return Unfinished()
         return refusal if (refusal.fingerprint, refusal.settings) == wanted else Unfinished()
 
@@ -288,6 +354,11 @@ class GroupWriter:
         except OSError:
             pass  # missing or not readable
         return self.storage.write(name, [data])
+
+
+def _refusal_name(relpath: str) -> str:
+    """Name of the object that holds the refusal of the sample with a group at this path."""
+    return f"{relpath.removesuffix(SUFFIX)}/{QUARANTINE}"
 
 
 class _Array:
@@ -310,9 +381,13 @@ class _Array:
         self._rounding = None if is_lossless(values, layout.dtype) else RoundingAccumulator(layout.dim)
 
     def write(self, permutation: np.ndarray, path: str, write: Write) -> int:
-        """Write all shards; returns their bytes."""
+        """Write all shards, or all chunks of an array without shards; returns their bytes."""
         layout = self._field[2]
         size = 0
+        if not layout.sharded:
+            for number, points in enumerate(self._chunks(permutation)):
+                size += write(f"{path}/{layout.shard_key(number)}", encode_shard(layout, [points], self.lengths))
+            return size
         for shard in range(layout.n_shards):
             rows = permutation[shard * layout.shard_points : (shard + 1) * layout.shard_points]
             pieces = encode_shard(layout, self._chunks(rows), self.lengths)

@@ -120,7 +120,7 @@ def unpack(
                 continue
             decode_into(layout, data[start - origin : stop - origin], scratch)
         except CorruptChunkError as error:
-            where = f"bytes {start} to {stop} of {layout.shard_key(shard)}"
+            where = f"bytes {start} to {stop} of {layout.object_key(shard)}"
             raise CorruptChunkError(f"chunk {chunk} ({where}): {error}") from error
         for first, last, to in rows:
             out[to : to + last - first] = scratch[first:last]

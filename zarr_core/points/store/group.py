@@ -14,10 +14,12 @@ from zarr_core.format.array_metadata import group_arrays
 from zarr_core.format.moments import FieldMoments
 from zarr_core.format.names import FieldName
 from zarr_core.format.object_names import ATTRIBUTES_KEY, ZARR_JSON
+from zarr_core.format.packed import head_size
 from zarr_core.format.rounding import RoundingError
 from zarr_core.points.store.manifest import ArrayColumn, DomainGrid, SampleEntry
 from zarr_core.points.store.mesh import mesh_bytes
 from zarr_core.storage import Storage
+from zarr_core.storage.archives import is_archive
 from zarr_core.storage.temporary import strip_temp_suffix
 
 GROUP_FORMAT = 1
@@ -27,8 +29,8 @@ _SIZES = TypeAdapter(dict[str, StrictInt])
 
 # Objects that a conversion writes. A sample id may contain slashes, so the longest possible prefix is the group.
 _GROUP = re.compile(
-    r"(samples/.+/[0-9a-f]{16})/"
-    r"(?:zarr\.json|quarantine\.json|\w+/zarr\.json|\w+/\w+/zarr\.json|\w+/\w+/c/\d+/\d+)"
+    r"(samples/.+/[0-9a-f]{16}(?=/)|samples/.+/[0-9a-f]{16}\.zip)"
+    r"(?:/(?:zarr\.json|quarantine\.json|\w+/zarr\.json|\w+/\w+/zarr\.json|\w+/\w+/c/\d+/\d+))?"
 )
 
 
@@ -121,8 +123,18 @@ def is_complete(storage: Storage, relpath: str, group: Any = None, sizes: Mappin
     return expected == chunk_object_bytes(storage.list(relpath) if sizes is None else sizes, relpath)
 
 
-def entry_of(relpath: str, group: Any) -> SampleEntry:
+def head_of(sizes: Mapping[str, int], relpath: str) -> int:
+    """Bytes of the head of a packed group, from the sizes of its entries by name; 0 for a folder."""
+    return head_size(sizes[f"{relpath}/{ZARR_JSON}"]) if is_archive(relpath) else 0
+
+
+def entry_of(relpath: str, group: Any, head: int = 0) -> SampleEntry:
     """The manifest entry of a finished group, from the content of its ``zarr.json``.
+
+    Args:
+        relpath: path of the group below the store's root.
+        group: content of its ``zarr.json``.
+        head: bytes of the head of a packed group.
 
     Raises:
         DocumentError: it does not hold the records of a conversion.
@@ -140,4 +152,4 @@ def entry_of(relpath: str, group: Any) -> SampleEntry:
         grids[domain] = DomainGrid(layout.n_points, layout.chunk_points, layout.shard_points, layout.n_chunks)
         fields[canonical] = ArrayColumn(array_name, canonical, layout.dtype, layout.dim)
     size = sum(stored_bytes(recorded).values())
-    return SampleEntry(relpath, grids, fingerprint, settings, size, fields, content)
+    return SampleEntry(relpath, grids, fingerprint, settings, size, fields, content, head)

@@ -87,7 +87,7 @@ class SampleEntry:
     """The manifest's entry for one sample.
 
     Attributes:
-        relpath: path of its Zarr group below the root.
+        relpath: path of its Zarr group below the root: of a folder, or of the object of a packed sample.
         domains: chunk grid by domain.
         fingerprint: digest of the source files' names, sizes and versions; "" in published stores.
         settings: digest of the conversion settings; "" in published stores.
@@ -96,6 +96,7 @@ class SampleEntry:
             earlier versions of this library).
         content: digest of its content, if the content of its source files was replaced under the same sizes and times;
             else "".
+        head: bytes at the beginning of a packed sample that tell where its fields are; 0 for a folder.
     """
 
     relpath: _Path
@@ -105,6 +106,7 @@ class SampleEntry:
     bytes: Annotated[int, Field(strict=True, ge=0, le=_MAX_INT)] = 0
     fields: Annotated[Mapping[str, ArrayColumn] | None, _ListedFields] = None
     content: str = ""
+    head: Annotated[int, Field(strict=True, ge=0, le=_MAX_INT)] = 0
 
     @property
     def is_ours(self) -> bool:
@@ -295,6 +297,8 @@ class StoreManifest:
                 samples[sample_id]["fields"] = {name: [c.dtype, c.dim] for name, c in entry.fields.items()}
             if entry.content:
                 samples[sample_id]["content"] = entry.content
+            if entry.head:
+                samples[sample_id]["head"] = entry.head
         document = {
             "dataset_name": self.dataset_name,
             "format_version": FORMAT_VERSION,
@@ -351,7 +355,9 @@ class StoreManifest:
                 fields = None if manifest.conversion is None else usual.parsed(entry)
                 if fields is not entry.fields:
                     found = entry.relpath, entry.domains, entry.fingerprint, entry.settings, entry.bytes
-                    samples[sample_id] = SampleEntry(*found, fields, entry.content)  # three times as fast as replace()
+                    samples[sample_id] = SampleEntry(
+                        *found, fields, entry.content, entry.head
+                    )  # three times as fast as replace()
             return replace(manifest, samples=samples)
         except ValidationError as error:
             raise ManifestError(f"{where}: {describe_problems(error)}") from error

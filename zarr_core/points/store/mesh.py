@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 from pydantic import StrictInt, TypeAdapter
@@ -85,16 +86,22 @@ def read_meshes(root: str, relpath: str, recorded: dict[str, Any]) -> Iterator[t
     """
     import zarr
 
-    from zarr_core.storage.zarr_stores import make_store
+    from zarr_core.storage.zarr_stores import group_place, make_store
 
+    place, group = group_place(root, relpath)
     for domain, record in _of(recorded).items():
         arrays = {}
         for name, width in _ARRAYS.items():
-            path = f"{relpath}/{MESH}/{domain}_{name}"
+            path = f"{group}/{MESH}/{domain}_{name}".lstrip("/")
             try:
-                values = np.asarray(zarr.open_array(make_store(root), path=path, mode="r")[...])
-            except (OSError, ValueError, RuntimeError) as error:  # codecs raise RuntimeError for damaged bytes
-                raise CorruptChunkError(f"{path}: {error}") from error
+                values = np.asarray(zarr.open_array(make_store(place), path=path, mode="r")[...])
+            except (
+                OSError,
+                ValueError,
+                RuntimeError,
+                BadZipFile,
+            ) as error:  # codecs raise RuntimeError for damaged bytes
+                raise CorruptChunkError(f"{relpath}/{MESH}/{domain}_{name}: {error}") from error
             arrays[name] = values if width > 1 else values.ravel()
         points, connectivity, offsets, types = (arrays[name] for name in _ARRAYS)
         yield domain, Mesh(points, connectivity, offsets, types, record.at)

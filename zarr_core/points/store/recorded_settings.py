@@ -16,6 +16,9 @@ from zarr_core.points.store.manifest import Conversion, StoreManifest
 from zarr_core.points.store.settings import FIELD_DTYPES_EXAMPLE, ConversionSettings
 from zarr_core.storage import Storage
 
+# What a document leaves out.
+_DEFAULTS: Mapping[str, Any] = {"layout": ConversionSettings.layout}
+
 
 def choose_settings(
     storage: Storage, manifest: StoreManifest | None, given: Mapping[str, Any], *, reconvert: bool = False
@@ -62,9 +65,9 @@ def held_settings(storage: Storage, manifest: StoreManifest | None, declared: Co
 def describe_changes(manifest: StoreManifest, digests: Iterable[str], settings: ConversionSettings) -> str:
     """How settings differ from others of a store, given by their digests: "values_dtype: 'float16' -> 'float32'"."""
     known = {} if manifest.conversion is None else manifest.conversion.settings
-    documents = [known.get(digest, {}) for digest in sorted(set(digests))]
+    documents = [{**_DEFAULTS, **known[digest]} if digest in known else {} for digest in sorted(set(digests))]
     changes = []
-    for name, new in settings.to_document().items():
+    for name, new in _all_settings(settings).items():
         # Settings that the store does not record are named below.
         old = dict.fromkeys(repr(document[name]) for document in documents if document.get(name, new) != new)
         if old:
@@ -76,7 +79,7 @@ def describe_changes(manifest: StoreManifest, digests: Iterable[str], settings: 
 
 def check_agreement(storage: Storage, recorded: ConversionSettings, chosen: ConversionSettings) -> None:
     """Raise StoreError if settings contradict those of the store."""
-    held, asked = recorded.to_document(), chosen.to_document()
+    held, asked = _all_settings(recorded), _all_settings(chosen)
     different = []
     for name in held:
         if held[name] != asked[name]:
@@ -86,6 +89,10 @@ def check_agreement(storage: Storage, recorded: ConversionSettings, chosen: Conv
             f"{storage.url}: {'; '.join(different)}. Leave out what contradicts the store, or convert all samples "
             "again with the new settings: --reconvert (reconvert=True)"
         )
+
+
+def _all_settings(settings: ConversionSettings) -> dict[str, Any]:
+    return {**_DEFAULTS, **settings.to_document()}
 
 
 def current_settings(manifest: StoreManifest) -> ConversionSettings | None:

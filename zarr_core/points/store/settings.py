@@ -7,7 +7,7 @@ import json
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal, get_args
 
 from zarr_core._util.arguments import check_mapping, whole_number
 from zarr_core.errors import SourceError
@@ -19,6 +19,9 @@ from zarr_core.points.store.group import GROUP_FORMAT
 FIELD_DTYPES_EXAMPLE = "{'surface_pressure': 'float32'}"
 #: As the dtype of a field in ``field_dtypes``: the field has no dtype of its own (any more).
 NO_OWN_DTYPE = "default"
+
+#: How a sample is stored: a folder with an object per field, or one object (:mod:`zarr_core.format.packed`).
+Layout = Literal["directory", "packed"]
 
 # Seeds that a manifest can hold.
 _SEEDS = (-(2**63) + 1, 2**63 - 1)
@@ -36,6 +39,8 @@ class ConversionSettings:
             a conversion, it removes the entry of the store.
         codec: compressor of the chunks, NAME or NAME:LEVEL, as zstd:3; or none.
         shuffle_seed: seed of the order of points.
+        layout: "directory", a folder per sample with an object per field, or "packed", one object per sample, which has
+            no shards.
 
     Raises:
         SourceError: a value is invalid.
@@ -47,6 +52,7 @@ class ConversionSettings:
     field_dtypes: Mapping[str, str] = field(default_factory=dict)
     codec: str = DEFAULT_CODEC
     shuffle_seed: int = 0
+    layout: Layout = "directory"
 
     def __post_init__(self) -> None:
         limits = (("chunk_points", 1, MAX_POINTS), ("shard_points", 1, MAX_POINTS), ("shuffle_seed", *_SEEDS))
@@ -57,6 +63,10 @@ class ConversionSettings:
         check_mapping("field_dtypes", self.field_dtypes, FIELD_DTYPES_EXAMPLE)
         if not isinstance(self.codec, str):
             raise SourceError(f"codec must be a name such as 'zstd:3', not {self.codec!r}")
+        if self.layout not in get_args(Layout):
+            raise SourceError(f"layout {self.layout!r} is not one of {', '.join(get_args(Layout))}")
+        if self.is_packed:
+            object.__setattr__(self, "shard_points", None)
         if self.shard_points is not None and self.shard_points < self.chunk_points:
             object.__setattr__(self, "shard_points", self.chunk_points)
         own: dict[str, str] = {}
@@ -78,25 +88,34 @@ class ConversionSettings:
     @cached_property
     def digest(self) -> str:
         """16 hex digits; settings that write different bytes have different digests."""
-        values = [getattr(self, name) for name in self.__dataclass_fields__]
-        return digest([GROUP_FORMAT, *values])
+        return digest([GROUP_FORMAT, *self.to_document().values()])
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether each sample is one object."""
+        return self.layout == "packed"
 
     def to_document(self) -> dict[str, Any]:
-        """The settings as a JSON document of the manifest."""
-        return asdict(self)
+        """The settings as a JSON document of the manifest. Without a layout, it is "directory"."""
+        document = asdict(self)
+        if not self.is_packed:
+            del document["layout"]
+        return document
 
     def dtype_of(self, name: FieldName) -> str:
         """Stored dtype of a field."""
         return self.field_dtypes.get(name.canonical, COORDS_DTYPE if name.is_position else self.values_dtype)
 
-    def layout(self, name: FieldName, n_points: int, dim: int) -> ArrayLayout:
+    def array_layout(self, name: FieldName, n_points: int, dim: int) -> ArrayLayout:
         """Layout of a field's array, (n_points, dim)."""
         chunk_points = min(self.chunk_points, n_points)
+        codec, dtype = Codec.parse(self.codec), self.dtype_of(name)
+        if self.is_packed:
+            grid = n_points, dim, chunk_points, chunk_points
+            return ArrayLayout(*grid, dtype, codec, domain=name.domain, sharded=False)
         chunks = -(-n_points // chunk_points)
         if self.shard_points is not None:
             chunks = min(chunks, self.shard_points // chunk_points)
-        codec = Codec.parse(self.codec)
-        dtype = self.dtype_of(name)
         return ArrayLayout(n_points, dim, chunk_points, chunks * chunk_points, dtype, codec, domain=name.domain)
 
 

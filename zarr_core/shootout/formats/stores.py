@@ -145,9 +145,10 @@ class ZarrPython(_OpenArrays):
     def _open_arrays(self, path: str, names: Mapping[str, str]) -> dict[str, Any]:
         import zarr
 
-        from zarr_core.storage.zarr_stores import make_store
+        from zarr_core.storage.zarr_stores import group_place, make_store
 
-        group = zarr.open_group(make_store(self._store), path=path, mode="r", zarr_format=3)
+        root, path = group_place(self._store, path)
+        group = zarr.open_group(make_store(root), path=path, mode="r", zarr_format=3)
         return {field: group[name] for field, name in names.items()}
 
     def _fetch(self, blocks: Sequence[tuple[Any, slice]]) -> Sequence[np.ndarray]:
@@ -181,14 +182,13 @@ class TensorStore(_OpenArrays):
     def _open_arrays(self, path: str, names: Mapping[str, str]) -> dict[str, Any]:
         import tensorstore
 
-        from zarr_core.points.read.engines.tensorstore import kvstore
+        from zarr_core.points.read.engines.tensorstore import below, kvstore
         from zarr_core.storage import Storage
 
         place = kvstore(self._store, Storage(self._store))
         opening = {}
         for field, name in names.items():
-            array = {**place, "path": f"{place['path']}/{path}/{name}/"}
-            spec = {"driver": "zarr3", "kvstore": array, "recheck_cached_metadata": "open"}
+            spec = {"driver": "zarr3", "kvstore": below(place, f"{path}/{name}"), "recheck_cached_metadata": "open"}
             opening[field] = tensorstore.open(spec, read=True, open=True)
         return {field: future.result() for field, future in opening.items()}
 

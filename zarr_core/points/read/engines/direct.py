@@ -15,18 +15,18 @@ from typing import Any
 import numpy as np
 
 from zarr_core.errors import CorruptChunkError, ManifestError, StoreError, TruncatedError
-from zarr_core.format.object_names import ZARR_JSON
+from zarr_core.format.ranges import MAX_READ_BYTES
 from zarr_core.format.shards import ChunkIndex, decode_shard_index
 from zarr_core.points.read.engines import Engine, FieldRead, fetch_failure
 from zarr_core.points.read.engines.mapped import MappedSample
-from zarr_core.points.read.engines.sample_metadata import KnownArray, KnownSample, parse_group
+from zarr_core.points.read.engines.sample_metadata import KnownArray, KnownSample, group_request, parse_group
 from zarr_core.points.read.engines.straight import UnreadError, read_straight
-from zarr_core.points.read.plan import PlannedChunk, RowSpan, plan_read, unpack
+from zarr_core.points.read.plan import MAX_GAP_BYTES, PlannedChunk, RowSpan, plan_read, unpack
 from zarr_core.points.read.selection import SampleDraws
 from zarr_core.points.store.manifest import SampleEntry
 from zarr_core.storage import Storage
 from zarr_core.storage import byte_ranges as objects
-from zarr_core.storage.byte_ranges import CachedObjects, LocalObjects, Objects, Request, open_objects
+from zarr_core.storage.byte_ranges import CachedObjects, JoinedObjects, LocalObjects, Objects, Request, open_objects
 from zarr_core.storage.checked import fetch_checked
 from zarr_core.storage.disk_cache import DiskCache
 from zarr_core.storage.memory_cache import MemoryCache
@@ -95,14 +95,17 @@ class DirectEngine(Engine):
                 except CorruptChunkError as error:
                     raise _read_error(read, "", error) from error
                 continue
-            ranges, missing = plan_read(layout, index, read.drawn)
+            # In an archive, the chunks of other fields lie between those of one field: requests are joined below.
+            max_gap = 0 if read.entry.head else MAX_GAP_BYTES
+            ranges, missing = plan_read(layout, index, read.drawn, max_gap)
             for chunk in missing:
                 _fill_missing(read, chunk.rows, target)
             for chunks in ranges:
                 work.append((read, known, chunks, target))
                 requests.append(Request(known.shard_name(chunks[0].shard), chunks[0].start, chunks[-1].stop))
         if requests:
-            self._execute(process, work, requests)
+            order = sorted(range(len(work)), key=lambda number: _archive_position(work[number][0], requests[number]))
+            self._execute(process, [work[number] for number in order], [requests[number] for number in order])
         if fallback_places:
             self._read_by_fallback(reads, fallback_places, results, out is None)
         return results
@@ -162,7 +165,7 @@ class DirectEngine(Engine):
 
     def _fetch_groups(self, process: _Process, samples: Sequence[tuple[str, SampleEntry]]) -> list[dict[str, Any]]:
         """The ``zarr.json`` of samples, each given as its name in messages and its manifest entry."""
-        requests = [Request(f"{entry.relpath}/{ZARR_JSON}") for _, entry in samples]
+        requests = [group_request(entry) for _, entry in samples]
         groups: list[dict[str, Any]] = [{}] * len(samples)
 
         def use(number: int, data: np.ndarray | Exception) -> None:
@@ -217,9 +220,7 @@ class DirectEngine(Engine):
                 raise _read_error(read, str(requests[number]), error) from error
 
         # A damaged group may have given wrong ranges: if a cache holds it, the next read fetches it again.
-        fetch_checked(
-            process.objects, requests, use, lambda number: [Request(f"{work[number][0].entry.relpath}/{ZARR_JSON}")]
-        )
+        fetch_checked(process.objects, requests, use, lambda number: [group_request(work[number][0].entry)])
 
     def _read_by_fallback(
         self, reads: Sequence[FieldRead], places: Sequence[int], results: list[np.ndarray], replace: bool
@@ -244,6 +245,8 @@ class DirectEngine(Engine):
         process = self._process
         if process is None or process.forks != objects.forks:
             base = opened = self._objects_factory(self.root)
+            if base.remote:
+                opened = JoinedObjects(base, MAX_GAP_BYTES, MAX_READ_BYTES)
             if self._cache is not None:
                 opened = CachedObjects(opened, self._cache, Storage(self.root).identity)
             if self._cache_bytes is not None and opened.remote:  # the operating system caches local files already
@@ -297,6 +300,11 @@ class _Scratch(threading.local):
                 self._kept.clear()
             rows = self._kept[key] = np.empty((layout.chunk_points, layout.dim), array.dtype)
         return rows
+
+
+def _archive_position(read: FieldRead, request: Request) -> tuple[str, int]:
+    """Sorts requests so that neighbours in an archive follow each other. Others stay in their order."""
+    return (request.key, request.start) if read.entry.head else ("", 0)
 
 
 def _read_error(read: FieldRead, request: str, error: Exception) -> Exception:

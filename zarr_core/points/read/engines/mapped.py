@@ -100,7 +100,10 @@ class MappedSample:
             return None
         shape = layout.chunk_points, layout.dim
         file = self._files.map(array.shard_name(0))
-        mapped = MappedChunks.of(file, layout.n_chunks, shape, array.dtype, array.verified)
+        assert array.index is not None
+        mapped = MappedChunks.of(
+            file, layout.n_chunks, shape, array.dtype, array.verified, array.index.starts[0], array.step
+        )
         if mapped is not None:
             self._arrays[name] = mapped
         return mapped

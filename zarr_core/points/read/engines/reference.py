@@ -32,7 +32,7 @@ from zarr_core.format.codecs import Codec
 from zarr_core.format.object_names import ATTRIBUTES_KEY, ZARR_JSON
 from zarr_core.points.read.engines import Engine, FieldRead, check_origin, damaged_group, missing_group
 from zarr_core.points.store.manifest import SampleEntry
-from zarr_core.storage.zarr_stores import make_store
+from zarr_core.storage.zarr_stores import group_place, make_store
 
 # Samples that stay open; one of seven fields takes about 100 kB of memory.
 _OPEN_SAMPLES = 512
@@ -165,6 +165,7 @@ class _Handles:
     def __init__(self, root: str, store_factory: Callable[[str], Store], threads: int) -> None:
         self.pid = os.getpid()
         self.threads = ThreadPoolExecutor(threads, thread_name_prefix="zarr_core")  # starts none until used
+        self._root, self._store_factory = root, store_factory
         self._store = store_factory(root)
         self._samples: OrderedDict[str, _OpenSample] = OrderedDict()
         self._lock = threading.Lock()
@@ -176,8 +177,10 @@ class _Handles:
                 self._samples.move_to_end(entry.relpath)
                 return self._samples[entry.relpath]
         # This library writes every chunk; other writers may leave out chunks of zeros.
-        store = _CompleteStore(self._store) if entry.is_ours else _CheckedStore(self._store)
-        opened = _OpenSample(zarr.open_group(store, path=entry.relpath, mode="r", zarr_format=3))
+        root, path = group_place(self._root, entry.relpath)
+        base = self._store if root == self._root else self._store_factory(root)
+        store = _CompleteStore(base) if entry.is_ours else _CheckedStore(base)
+        opened = _OpenSample(zarr.open_group(store, path=path, mode="r", zarr_format=3))
         with self._lock:
             self._samples[entry.relpath] = opened
             while len(self._samples) > _OPEN_SAMPLES:

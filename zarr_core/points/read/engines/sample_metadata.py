@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from zarr_core._util.documents import expect, parse_json
+from zarr_core._util.documents import DocumentError, expect, parse_json
 from zarr_core._util.redaction import printable_cause
 from zarr_core.errors import CorruptChunkError, SourceError, StoreError
 from zarr_core.format.array_metadata import CHECKSUM_BYTES, ArrayLayout
 from zarr_core.format.names import check_relative_path
+from zarr_core.format.object_names import ZARR_JSON
+from zarr_core.format.packed import ChunkPlaces, PackedGroup, parse_head
 from zarr_core.format.shards import ChunkIndex, unpack_lengths
 from zarr_core.points.read.engines import check_origin, damaged_group, fetch_failure, missing_group
 from zarr_core.points.store.group import recorded_attributes
@@ -30,7 +34,8 @@ class KnownArray:
         layout: of the array.
         dtype: stored dtype, little-endian.
         row_bytes: bytes of a point.
-        is_straight: whether a shard is its chunks in order, each of which is its rows and its checksum.
+        is_straight: whether each chunk is its rows and its checksum, and those of an object lie at equal distances.
+        step: that distance, in bytes.
         verified: by chunk number, whether this process has compared the chunk with its checksum; of an array without
             codec only.
         accepted: the manifest entry that it was compared with; None before.
@@ -45,17 +50,21 @@ class KnownArray:
         "is_straight",
         "layout",
         "row_bytes",
+        "step",
         "verified",
     )
 
-    def __init__(self, path: str, layout: ArrayLayout, index: ChunkIndex | None) -> None:
+    def __init__(self, path: str, layout: ArrayLayout, index: ChunkIndex | None, archive: str = "") -> None:
+        if archive:  # one object holds all chunks
+            layout = replace(layout, shard_points=layout.n_chunks * layout.chunk_points)
         self.layout = layout
         self.dtype = np.dtype(layout.dtype).newbyteorder("<")
         self.row_bytes = layout.dim * self.dtype.itemsize
         self.verified = bytearray(layout.n_chunks if layout.is_straight else 0)
         self.accepted: SampleEntry | None = None
         self._path = path
-        self._first_shard = f"{path}/{layout.shard_key(0)}"
+        self._first_shard = archive or f"{path}/{layout.shard_key(0)}"
+        self.step = self.chunk_bytes
         self.index = index
 
     @property
@@ -70,8 +79,11 @@ class KnownArray:
         self.is_straight = self.layout.is_straight and self.chunk_bytes <= _ONE_READ and index is not None
         if self.is_straight:
             assert index is not None
-            in_order = np.arange(self.layout.n_chunks) % self.layout.chunks_per_shard * self.chunk_bytes
-            self.is_straight = np.array_equal(np.asarray(index.starts), in_order)
+            number = np.arange(self.layout.n_chunks) % self.layout.chunks_per_shard
+            starts = np.asarray(index.starts)
+            if len(starts) > 1 and self.layout.chunks_per_shard > 1:
+                self.step = int(starts[1] - starts[0])
+            self.is_straight = self.step >= self.chunk_bytes and np.array_equal(starts, starts[0] + number * self.step)
             self.is_straight &= set(index.lengths) == {self.chunk_bytes}
 
     @property
@@ -109,6 +121,7 @@ class KnownSample(NamedTuple):
             check_origin(where, entry, recorded)
             lengths = expect(dict, recorded.get("chunk_bytes", {}), "chunk_bytes")
             consolidated = expect(dict, group["consolidated_metadata"], "consolidated_metadata")
+            packed = PackedGroup(group, entry.head).chunks if entry.head else {}
             arrays: dict[str, KnownArray | None] = {}
             for name, metadata in expect(dict, consolidated.get("metadata"), "metadata").items():
                 if expect(dict, metadata, f"metadata of {name!r}").get("node_type") != "array":
@@ -119,12 +132,31 @@ class KnownSample(NamedTuple):
                 except StoreError:
                     arrays[name] = None
                     continue
-                arrays[name] = KnownArray(path, layout, _recorded_index(layout, lengths.get(name)))
+                if entry.head:
+                    index = _packed_index(layout, packed.get(name), name)
+                    arrays[name] = KnownArray(path, layout, index, entry.relpath)
+                elif layout.sharded:
+                    arrays[name] = KnownArray(path, layout, _recorded_index(layout, lengths.get(name)))
+                else:
+                    arrays[name] = None
         except (ValueError, SourceError) as error:
             raise damaged_group(where, entry, error) from error
-        known = [array for array in arrays.values() if array is not None]
-        size = sum(_ARRAY_BYTES + 17 * array.layout.n_chunks for array in known)
+        known = [each for each in arrays.values() if each is not None]
+        size = sum(_ARRAY_BYTES + 17 * each.layout.n_chunks for each in known)
         return cls(arrays, recorded.get("sample_id"), False, size)
+
+
+def group_request(entry: SampleEntry) -> Request:
+    """Fetches what :func:`parse_group` takes: a group's ``zarr.json``, or the head of an archive."""
+    if entry.head:
+        return Request(entry.relpath, 0, entry.head)
+    return Request(f"{entry.relpath}/{ZARR_JSON}")
+
+
+def _packed_index(layout: ArrayLayout, places: ChunkPlaces | None, name: str) -> ChunkIndex:
+    if places is None or len(places.starts) != layout.n_chunks:
+        raise DocumentError(f"the archive does not name the {layout.n_chunks} chunks of {name!r}")
+    return ChunkIndex(array("q", places.starts.tobytes()), array("q", places.lengths.tobytes()))
 
 
 def _recorded_index(layout: ArrayLayout, packed: Any) -> ChunkIndex | None:
@@ -137,7 +169,7 @@ def _recorded_index(layout: ArrayLayout, packed: Any) -> ChunkIndex | None:
 
 
 def parse_group(where: str, entry: SampleEntry, request: Request, data: np.ndarray | Exception) -> dict[str, Any]:
-    """A sample group's ``zarr.json``, from the result of fetching it.
+    """The content of a sample group's ``zarr.json``, from the result of :func:`group_request`.
 
     Raises:
         ManifestError: the object is missing.
@@ -151,8 +183,8 @@ def parse_group(where: str, entry: SampleEntry, request: Request, data: np.ndarr
     if isinstance(data, Exception):
         raise fetch_failure(where, str(request), data) from printable_cause(data)
     try:
-        group: dict[str, Any] = parse_json(data.tobytes())
+        group: Any = parse_head(data.tobytes()).document if entry.head else parse_json(data.tobytes())
         recorded_attributes(group)
     except ValueError as error:
         raise damaged_group(where, entry, error) from error
-    return group
+    return dict(group)

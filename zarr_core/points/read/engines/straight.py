@@ -140,6 +140,7 @@ def _verify(array: KnownArray, chunk: int, pieces: Sequence[memoryview]) -> None
     if checksum != int.from_bytes(stored, "little"):
         assert array.index is not None
         start, length = array.index.starts[chunk], array.index.lengths[chunk]
-        where = f"bytes {start} to {start + length} of {array.layout.shard_key(chunk // array.layout.chunks_per_shard)}"
+        layout = array.layout
+        where = f"bytes {start} to {start + length} of {layout.object_key(chunk // layout.chunks_per_shard)}"
         raise CorruptChunkError(f"chunk {chunk} ({where}): checksum mismatch")
     array.verified[chunk] = 1

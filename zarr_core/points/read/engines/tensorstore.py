@@ -17,11 +17,13 @@ import numpy as np
 
 from zarr_core._util.redaction import redact
 from zarr_core.errors import CorruptChunkError, StoreError
+from zarr_core.format.packed import SUFFIX
 from zarr_core.points.read.engines import Engine, FieldRead, missing_group
 from zarr_core.points.read.engines.frame_sizes import FrameSizes
 from zarr_core.points.read.engines.reference import ZarrEngine
 from zarr_core.points.store.manifest import SampleEntry
 from zarr_core.storage import Storage, is_local
+from zarr_core.storage.archives import is_archive
 from zarr_core.storage.credentials import Access, access
 from zarr_core.storage.retries import POLICY
 
@@ -112,7 +114,7 @@ class TensorStoreEngine(Engine):
 
         spec = {
             "driver": "zarr3",
-            "kvstore": {**self._kvstore, "path": f"{self._kvstore['path']}/{read.path}/"},
+            "kvstore": below(self._kvstore, read.path),
             "recheck_cached_metadata": "open",
             "context": {"s3_request_retries": _RETRIES},
             # This library writes every chunk, and TensorStore reads a missing object as zeros.
@@ -187,6 +189,14 @@ def kvstore(root: str, storage: Storage) -> dict[str, Any]:
     if credentials := _credentials(found):
         kvstore["aws_credentials"] = credentials
     return kvstore
+
+
+def below(kvstore: dict[str, Any], path: str) -> dict[str, Any]:
+    """The key-value store of what lies at a path: in a folder, or in the archive of a packed sample."""
+    archive, inside, rest = path.partition(f"{SUFFIX}/")
+    if not (inside and is_archive(f"{archive}{SUFFIX}")):
+        return {**kvstore, "path": f"{kvstore['path']}/{path}/"}
+    return {"driver": "zip", "base": {**kvstore, "path": f"{kvstore['path']}/{archive}{SUFFIX}"}, "path": f"{rest}/"}
 
 
 def _credentials(found: Access) -> dict[str, str]:
