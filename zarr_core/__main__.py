@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import sys
-from functools import partial
 from importlib.metadata import version
 
-from zarr_core._util.command_line import VERBS, application, run
+from zarr_core._util.command_line import VERBS, application, program
 
 _MODULES = {
     "benchmark": "zarr_core.benchmark.__main__",
@@ -36,8 +34,4 @@ for _order, (_verb, _help) in enumerate(VERBS.items()):
     app.command(f"{_MODULES.get(_verb, f'zarr_core.{_verb}')}:app", name=_verb, help=_help, sort_key=_order)
 
 
-main = partial(run, app)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+main = program(app, __name__)

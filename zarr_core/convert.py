@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 import warnings
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
-from functools import partial
 from typing import Annotated, Any
 
 from cyclopts import Parameter
@@ -212,8 +210,4 @@ def _preview_result(planned: ConversionPreview, store: str) -> cli.Result:
     return cli.Result("\n".join(lines), document)
 
 
-main = partial(cli.run, app)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+main = cli.program(app, __name__)

@@ -6,8 +6,6 @@ from; the network is of no other use.
 
 from __future__ import annotations
 
-import sys
-from functools import partial
 from typing import Any
 
 from zarr_core._util import command_line as cli
@@ -95,8 +93,4 @@ def _command(store: cli.Store, **arguments: Any) -> cli.Result:
     return cli.Result("\n".join(lines), {"domain": domain, "fields": targets, "losses": losses})
 
 
-main = partial(cli.run, app)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+main = cli.program(app, __name__)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
-from functools import partial
 from typing import Annotated, Any
 
 from zarr_core._util import command_line as cli
@@ -86,8 +84,4 @@ def _document(report: GcReport, store: str) -> dict[str, Any]:
     }
 
 
-main = partial(cli.run, app)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+main = cli.program(app, __name__)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from functools import partial
 from typing import Annotated, Any
 
 from zarr_core._util import command_line as cli
@@ -114,8 +112,4 @@ def _file_document(file: FileSummary) -> dict[str, Any]:
     return document | {"points": file.contents.points, "cells": file.contents.cells, "arrays": arrays}
 
 
-main = partial(cli.run, app)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+main = cli.program(app, __name__)

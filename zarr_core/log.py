@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
-from functools import partial
 from itertools import islice
 from typing import Annotated
 
@@ -67,8 +65,4 @@ def format_change(change: Change, *, everything: bool = False) -> str:
     return f"{change.what} {len(change.names):,}: {', '.join(shown)}{more}{note}"
 
 
-main = partial(cli.run, app)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+main = cli.program(app, __name__)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import asdict
-from functools import partial
 from typing import Annotated, Any
 
 from cyclopts import Parameter
@@ -101,8 +99,4 @@ def _result(store: str, parts: str, report: StageReport | MatrixStageReport, hel
     return cli.Result("\n".join(lines), document, problems, report.ok)
 
 
-main = partial(cli.run, app)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+main = cli.program(app, __name__)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from functools import partial
 from typing import Annotated, Any
 
 from zarr_core._util import command_line as cli
@@ -64,8 +62,4 @@ def _command(
     return cli.Result("\n".join(f"wrote {target}" for target in written), document)
 
 
-main = partial(cli.run, app)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+main = cli.program(app, __name__)

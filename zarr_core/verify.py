@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict
-from functools import partial
 from typing import Annotated, Any
 
 from zarr_core._util import command_line as cli
@@ -105,8 +103,4 @@ def format_report(report: VerificationReport) -> str:
     return "\n".join(lines)
 
 
-main = partial(cli.run, app)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+main = cli.program(app, __name__)

@@ -24,12 +24,12 @@ _BOTH = (UNCOMPRESSED, COMPRESSED)
 _FORMATS = "zarr_core.shootout.formats"
 DIRECT, LITDATA, LITDATA_PIECES, NPY, MDS = "zarr_core", "LitData", "LitData, chunks as items", ".npy memmap", "MDS"
 RIVALS = [
-    Rival(DIRECT, f"{_FORMATS}.stores:Reader", {"engine": "direct"}, None, _BOTH),
+    Rival(DIRECT, f"{_FORMATS}.stores:Reader", {}, None, _BOTH),
     Rival("zarr-python", f"{_FORMATS}.stores:ZarrPython", {}, None, _BOTH),
     Rival("zarr-python, zarrs pipeline", f"{_FORMATS}.stores:Zarrs", {}, "zarrs", _BOTH),
     Rival("TensorStore", f"{_FORMATS}.stores:TensorStore", {}, "tensorstore", _BOTH),
-    Rival("HDF5", f"{_FORMATS}.hdf5:HDF5", {"compression": None}, "h5py"),
-    Rival("HDF5, lzf", f"{_FORMATS}.hdf5:HDF5", {"compression": "lzf"}, "h5py", (COMPRESSED,)),
+    Rival("HDF5", f"{_FORMATS}.hdf5:HDF5", {}, "h5py"),
+    Rival("HDF5, lzf", "benchmarks.rivals.formats:CompressedHDF5", {}, "h5py", (COMPRESSED,)),
     Rival(NPY, f"{_FORMATS}.npy:Window"),
     Rival(".npy memmap, not shuffled", "benchmarks.rivals.formats:Rows"),
     Rival(".pt mmap", f"{_FORMATS}.pt:Pt", {"mmap": True}),

@@ -71,7 +71,7 @@ def prepare_samples(folder: Path, count: int, points: int, num_points: int, epoc
             reads = reader.field_reads(sample, {"volume": num_points}, epoch=epoch)
             runs[sample].append({"volume": next(iter(reads.values())).drawn.runs})
     draws = Draws(runs, {"volume": num_points}, num_points, dict.fromkeys(reader.fields, "volume"))
-    draws.save(folder / "draws.json")
+    (folder / "draws.json").write_text(json.dumps(vars(draws)))
     return draws
 
 

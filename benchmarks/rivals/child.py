@@ -19,8 +19,9 @@ from typing import Any
 import numpy as np
 
 from benchmarks.rivals import RIVALS
+from benchmarks.rivals.formats import load_draws, prepare
 from zarr_core.shootout.formats import Entry
-from zarr_core.shootout.formats.samples import Draws, Samples
+from zarr_core.shootout.formats.samples import Draws
 
 
 class DrawDataset:
@@ -156,11 +157,10 @@ def main() -> None:
     verb, name, folder = sys.argv[1], sys.argv[2], Path(sys.argv[3])
     entry = next(entry for entry in RIVALS if entry.name == name)
     if verb == "prepare":
-        folder.mkdir(parents=True)
-        entry.make().prepare(Samples(Path(sys.argv[4]), Path(sys.argv[5])), folder)
+        prepare(entry, folder, Path(sys.argv[4]), Path(sys.argv[5]))
         os.sync()  # what is dirty cannot be dropped from the page cache
     else:
-        print(json.dumps(measure(entry, folder, Draws.load(Path(sys.argv[4])), float(sys.argv[5]))))
+        print(json.dumps(measure(entry, folder, load_draws(Path(sys.argv[4])), float(sys.argv[5]))))
 
 
 if __name__ == "__main__":

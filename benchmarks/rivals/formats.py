@@ -2,18 +2,48 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from functools import partial
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from zarr_core.shootout.formats import Entry
 from zarr_core.shootout.formats.files import SampleFiles
+from zarr_core.shootout.formats.hdf5 import HDF5
 from zarr_core.shootout.formats.litdata_items import Whole, optimize_items
 from zarr_core.shootout.formats.npy import Window
 from zarr_core.shootout.formats.samples import Draws, Samples
+from zarr_core.shootout.formats.stores import Reader
 from zarr_core.shootout.formats.tars import arrays_of, write_item
+
+_CHUNK_POINTS = 16_384
+
+
+def load_draws(path: Path) -> Draws:
+    """The draws in a file ``draws.json``."""
+    return Draws(**json.loads(path.read_text()))
+
+
+def prepare(entry: Entry, folder: Path, samples: Path, store: Path) -> None:
+    """Write the samples into a new folder, or link the store of the same rows."""
+    folder.mkdir(parents=True)
+    made = entry.make()
+    if isinstance(made, Reader):
+        (folder / "store").symlink_to(store)
+    else:
+        made.prepare(Samples(samples), folder)
+
+
+class CompressedHDF5(HDF5):
+    """With our chunk sizes, and with byte shuffling and checksums, as ours have them."""
+
+    def _options(self, array: np.ndarray) -> dict[str, Any]:
+        chunks = (min(_CHUNK_POINTS, len(array)), array.shape[1])
+        return {"chunks": chunks, "compression": "lzf", "shuffle": True, "fletcher32": True}
 
 
 class Rows(Window):
@@ -71,7 +101,7 @@ class Pieces(Whole):
 
     def prepare(self, samples: Samples, folder: Path) -> None:
         """Let LitData write its chunks."""
-        size = Draws.load(samples.folder.with_name("draws.json")).chunk_points
+        size = load_draws(samples.folder.with_name("draws.json")).chunk_points
         points = len(samples.arrays(samples.ids[0])[samples.fields[0]])
         places = list(product(samples.ids, range(0, points, size)))
         optimize_items(partial(_piece, samples, size), places, folder, chunk_size=1)
@@ -93,5 +123,8 @@ class Pieces(Whole):
 
 def _piece(samples: Samples, size: int, place: tuple[str, int]) -> dict[str, np.ndarray]:
     sample, start = place
-    fields = samples.arrays(sample, mmap_mode="r")
-    return {field: np.array(array[start : start + size]) for field, array in fields.items()}
+    piece = {}
+    for field in samples.fields:
+        array = np.load(samples.folder / sample / f"{field}.npy", mmap_mode="r")
+        piece[field] = np.array(array[start : start + size])
+    return piece

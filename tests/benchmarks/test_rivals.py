@@ -14,9 +14,9 @@ from benchmarks.report import page
 from benchmarks.result import Result, is_met, shown
 from benchmarks.rivals import COMPRESSED, DIRECT, MDS, RIVALS, Rival
 from benchmarks.rivals.__main__ import COLUMNS, interpreter, prepare_samples, run_child, run_python
+from benchmarks.rivals.formats import load_draws
 from tests.helpers import fork_server, rival_reader
 from zarr_core.points.read.reader import ZarrChunkReader
-from zarr_core.shootout.formats.samples import Draws
 
 SAMPLES, POINTS, DRAWN, EPOCHS = 2, 1000, 64, 40
 
@@ -29,7 +29,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_some_draws_wrap_around_and_some_touch_the_ragged_chunk(prepared: Path) -> None:
-    runs = [runs["volume"] for epochs in Draws.load(prepared / "draws.json").runs.values() for runs in epochs]
+    runs = [runs["volume"] for epochs in load_draws(prepared / "draws.json").runs.values() for runs in epochs]
     assert {len(each) for each in runs} == {1, 2}
     assert any(last > POINTS - POINTS % DRAWN for each in runs for _, last in each)
 

@@ -11,15 +11,14 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.rivals import RIVALS
-from zarr_core.shootout.formats.samples import Draws, Samples
+from benchmarks.rivals.formats import load_draws, prepare
 
 
 def main(name: str, folder: str, samples: str, store: str, draws_file: str, epochs: str, out: str) -> None:
     """Write an ``.npz`` file whose arrays are named ``SAMPLE EPOCH FIELD``."""
     entry = next(entry for entry in RIVALS if entry.name == name)
-    Path(folder).mkdir(parents=True)
-    entry.make().prepare(Samples(Path(samples), Path(store)), Path(folder))
-    rival, draws = entry.make(), Draws.load(Path(draws_file))
+    prepare(entry, Path(folder), Path(samples), Path(store))
+    rival, draws = entry.make(), load_draws(Path(draws_file))
     rival.open(Path(folder), draws)
     found = {
         f"{sample} {epoch} {field}": rows

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import wraps
+from functools import partial, wraps
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 from cyclopts import App, CycloptsError, Parameter, validators
@@ -312,6 +312,18 @@ def application(name: str, text: str, epilogue: str, usage: str | None = None) -
     )
     app["--help"].group = "Parameters"
     return app
+
+
+def program(app: App, module: str) -> Callable[..., int]:
+    """The ``main`` of a verb's module, which runs at once and ends the process if the module is the program.
+
+    Args:
+        app: of the verb.
+        module: ``__name__`` of the module; ``python -m`` makes it ``__main__``.
+    """
+    if module == "__main__":
+        sys.exit(run(app))
+    return partial(run, app)
 
 
 def run(app: App, arguments: Sequence[str] | None = None) -> int:

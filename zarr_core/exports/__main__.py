@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from functools import partial
-
 from cyclopts import App
 
 from zarr_core._util import command_line as cli
@@ -50,8 +47,4 @@ for _name, _text in _FORMATS.items():
 for _name, _text in _MATRIX_FORMATS.items():
     _add(matrix_formats, "matrix export", _name, _text)
 
-main = partial(cli.run, app)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+main = cli.program(app, __name__)

@@ -6,9 +6,7 @@ FILES``, ``zarr-core matrix reindex STORE TARGET --features FILE``, and ``zarr-c
 
 from __future__ import annotations
 
-import sys
 from dataclasses import asdict
-from functools import partial
 from typing import Annotated, Any
 
 from tqdm import tqdm
@@ -358,8 +356,4 @@ def _retired(matrix: WideMatrix, done: Retirement) -> list[str]:
     return lines
 
 
-main = partial(cli.run, app)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+main = cli.program(app, __name__)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import signal
-import sys
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -73,8 +71,4 @@ def _tiers(given: list[str]) -> dict[str, str]:
     return found
 
 
-main = partial(cli.run, app)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+main = cli.program(app, __name__)

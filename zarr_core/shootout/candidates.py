@@ -95,7 +95,7 @@ ENTRIES = (
     Entry(".npy", f"{_HOME}.npy:Window"),
     Entry(".pt", f"{_HOME}.pt:Pt", {"mmap": False}),
     Entry("WebDataset", f"{_HOME}.tars:WebDataset", {}, "webdataset", export="webdataset"),
-    Entry("HDF5", f"{_HOME}.hdf5:HDF5", {"compression": None}, "h5py"),
+    Entry("HDF5", f"{_HOME}.hdf5:HDF5", {}, "h5py"),
     Entry("zarr-python", f"{_HOME}.stores:ZarrPython", **_STORE),
     Entry("zarr-python, zarrs pipeline", f"{_HOME}.stores:Zarrs", {}, "zarrs", **_STORE),
     Entry("TensorStore", f"{_HOME}.stores:TensorStore", {}, "tensorstore", **_STORE),

@@ -46,11 +46,15 @@ class Format:
 
     def read(self, sample: str, epoch: int) -> dict[str, np.ndarray]:
         """The drawn points of each field, (points, dim), in memory."""
-        raise NotImplementedError
+        return self.read_items([(sample, epoch)])[0]
+
+    def read_items(self, items: Sequence[tuple[str, int]]) -> list[dict[str, np.ndarray]]:
+        """Those of several ids of the draws, each with its epoch. A subclass has this or :meth:`read`."""
+        return [self.read(sample, epoch) for sample, epoch in items]
 
     def read_batch(self, items: Sequence[tuple[Any, int]]) -> Arrays:
-        """Several ids of the draws, each with its epoch."""
-        return stacked([self.read(sample, epoch) for sample, epoch in items])
+        """The same as a batch."""
+        return stacked(self.read_items(items))
 
     def stream(self, epoch: int, worker: int, workers: int) -> Iterator[dict[str, np.ndarray]]:
         """The items of an epoch that one of several workers reads, in the order of the format."""

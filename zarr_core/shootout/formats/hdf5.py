@@ -1,4 +1,4 @@
-"""One HDF5 file per sample, kept open, with our chunk sizes; from a URL it is fetched whole."""
+"""One HDF5 file per sample, kept open; from a URL it is fetched whole."""
 
 from __future__ import annotations
 
@@ -6,34 +6,27 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from zarr_core.shootout.formats.files import SampleFiles
 from zarr_core.shootout.formats.samples import Samples
 
-_CHUNK_POINTS = 16_384
-
 
 class HDF5(SampleFiles):
-    """One dataset per field; without compression the points lie in one piece.
-
-    Args:
-        compression: None, or a filter that h5py brings along; with it come byte shuffling and checksums, as in ours.
-    """
+    """One dataset per field, whose points lie in one piece."""
 
     keeps = True
-
-    def __init__(self, compression: str | None) -> None:
-        self._compression = compression
 
     def _write(self, samples: Samples, sample: str, folder: Path) -> None:
         import h5py
 
         with h5py.File(folder / f"{sample}.h5", "w") as file:
             for field, array in samples.arrays(sample).items():
-                options: dict[str, Any] = {}
-                if self._compression:
-                    chunks = (min(_CHUNK_POINTS, len(array)), array.shape[1])
-                    options = {"chunks": chunks, "compression": self._compression, "shuffle": True, "fletcher32": True}
-                file.create_dataset(field, data=array, **options)
+                file.create_dataset(field, data=array, **self._options(array))
+
+    def _options(self, array: np.ndarray) -> dict[str, Any]:
+        """Arguments of the dataset of an array."""
+        return {}
 
     def _arrays(self, sample: str) -> Mapping[str, Any]:
         import h5py

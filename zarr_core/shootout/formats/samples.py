@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -18,19 +17,18 @@ class Samples:
 
     Attributes:
         folder: where they are.
-        store: a store of the same rows; None if there is none.
         ids: the samples.
         fields: of each.
     """
 
-    def __init__(self, folder: Path, store: Path | None = None) -> None:
-        self.folder, self.store = folder, store
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
         self.ids = sorted(path.name for path in folder.iterdir())
         self.fields = sorted(path.stem for path in (folder / self.ids[0]).iterdir())
 
-    def arrays(self, sample: str, mmap_mode: Literal["r"] | None = None) -> dict[str, np.ndarray]:
-        """Each field whole, (points, dim); see ``np.load``."""
-        return {field: np.load(self.folder / sample / f"{field}.npy", mmap_mode) for field in self.fields}
+    def arrays(self, sample: str) -> dict[str, np.ndarray]:
+        """Each field whole, (points, dim)."""
+        return {field: np.load(self.folder / sample / f"{field}.npy") for field in self.fields}
 
 
 @dataclass(frozen=True)
@@ -53,15 +51,6 @@ class Draws:
     def ids(self) -> list[str]:
         """The samples."""
         return list(self.runs)
-
-    @classmethod
-    def load(cls, path: Path) -> Draws:
-        """What :meth:`save` wrote."""
-        return cls(**json.loads(path.read_text()))
-
-    def save(self, path: Path) -> None:
-        """Write them as JSON."""
-        path.write_text(json.dumps(vars(self)))
 
     def of(self, sample: str, epoch: int, field: str) -> Runs:
         """The ranges of a field; epochs repeat when there are no more."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,24 +14,22 @@ from zarr_core.shootout.formats import Arrays, Format, stacked
 from zarr_core.shootout.formats.files import counting
 from zarr_core.shootout.formats.samples import Draws, Runs, Samples
 
+if TYPE_CHECKING:
+    from zarr_core.points.read.selection import SampleDraws
+
 
 class Reader(Format):
     """A ``ZarrChunkReader``; it finds out itself which points an epoch draws.
 
     Args:
-        settings: of the conversion that :meth:`prepare` makes; None links the store of the samples.
-        options: of the reader.
+        settings: of the conversion that :meth:`prepare` makes.
     """
 
-    def __init__(self, settings: dict[str, Any] | None = None, **options: Any) -> None:
-        self._settings, self._options = settings, options
+    def __init__(self, settings: Mapping[str, Any] = MappingProxyType({})) -> None:
+        self._settings = settings
 
     def prepare(self, samples: Samples, folder: Path) -> None:
-        """Convert, or link the store that is there."""
-        if self._settings is None:
-            assert samples.store is not None
-            (folder / "store").symlink_to(samples.store)
-            return
+        """Convert the samples."""
         from zarr_core.points.convert.conversion import convert
         from zarr_core.sources.description import SourceDescription
 
@@ -49,35 +48,31 @@ class Reader(Format):
         """Read the manifest."""
         from zarr_core.points.read.reader import ZarrChunkReader
 
-        options = dict(self._options)
         self._store = f"{place}/store"
-        self._objects = counting(self._store)
-        if self._objects is not None and options.get("engine", "direct") == "direct":
-            options["objects_factory"] = lambda _: self._objects
-        self._reader = ZarrChunkReader(self._store, **options)
+        self._objects = objects = counting(self._store)
+        factory = None if objects is None else lambda _: objects
+        self._reader = ZarrChunkReader(self._store, engine="direct", objects_factory=factory)
         self._selection = self._reader.selection(draws.num_points)
 
-    def read(self, sample: str, epoch: int) -> dict[str, np.ndarray]:
-        """See :class:`Format`."""
-        (item,) = self._reader.read_items([self._reader.draws(self._selection, sample, epoch=epoch)])
-        return item
+    def read_items(self, items: Sequence[tuple[str, int]]) -> list[dict[str, np.ndarray]]:
+        """All fields of all items in flight together."""
+        return self._reader.read_items(self._drawn(items))
 
     def read_batch(self, items: Sequence[tuple[str, int]]) -> Arrays:
-        """All fields of all items in flight together, decoded into the arrays of the batch."""
-        reader = self._reader
-        draws = [reader.draws(self._selection, sample, epoch=epoch) for sample, epoch in items]
-        equal = reader.read_batch(draws)
-        batch: Arrays = stacked(reader.read_items(draws)) if equal is None else dict(equal)
+        """The same, decoded into the arrays of the batch."""
+        draws = self._drawn(items)
+        equal = self._reader.read_batch(draws)
+        batch: Arrays = stacked(self._reader.read_items(draws)) if equal is None else dict(equal)
         if self._objects is not None:
             self.requests = self._objects.requests
         return batch
 
+    def _drawn(self, items: Sequence[tuple[str, int]]) -> list[SampleDraws]:
+        return [self._reader.draws(self._selection, sample, epoch=epoch) for sample, epoch in items]
+
 
 class _OpenArrays(Reader):
     """The arrays of the store in another library, kept open."""
-
-    def __init__(self, settings: dict[str, Any] | None = None) -> None:
-        super().__init__(settings)
 
     def open(self, place: str | Path, draws: Draws) -> None:
         """Read the manifest."""
@@ -85,15 +80,11 @@ class _OpenArrays(Reader):
         self._draws = draws
         self._arrays: dict[str, dict[str, Any]] = {}
 
-    def read(self, sample: str, epoch: int) -> dict[str, np.ndarray]:
-        """See :class:`Format`."""
-        return self._read([(sample, epoch)])[0]
-
     def read_batch(self, items: Sequence[tuple[str, int]]) -> Arrays:
         """All fields of all items together."""
-        return stacked(self._read(items))
+        return stacked(self.read_items(items))
 
-    def _read(self, items: Sequence[tuple[str, int]]) -> list[dict[str, np.ndarray]]:
+    def read_items(self, items: Sequence[tuple[str, int]]) -> list[dict[str, np.ndarray]]:
         """The window of a draw lies in a block of chunks, which is read once."""
         blocks = []
         for sample, epoch in items:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from zarr_core.shootout.formats import Arrays, Format, stacked
+from zarr_core.shootout.formats import Format
 from zarr_core.shootout.formats.files import Files
 from zarr_core.shootout.formats.samples import Draws, Samples
 from zarr_core.shootout.formats.stores import Reader
@@ -97,15 +97,8 @@ class IndexedTars(Format):
             for item in shard.items:
                 self._numbers[item.sample_id] = len(self._numbers)
 
-    def read(self, sample: str, epoch: int) -> dict[str, np.ndarray]:
-        """One byte range, all of the item."""
-        return self._read([(sample, epoch)])[0]
-
-    def read_batch(self, items: Sequence[tuple[str, int]]) -> Arrays:
+    def read_items(self, items: Sequence[tuple[str, int]]) -> list[dict[str, np.ndarray]]:
         """One byte range per item, all in flight together."""
-        return stacked(self._read(items))
-
-    def _read(self, items: Sequence[tuple[str, int]]) -> list[dict[str, np.ndarray]]:
         found = self._items.__getitems__([self._numbers[sample] for sample, _ in items])
         self.requests = (self.requests or 0) + len(items)
         read = []
