@@ -52,12 +52,10 @@ def main() -> None:
 
     points = {domain: arguments.scale * count for domain, count in POINTS.items()}
     latency = f"{arguments.latency_ms:g} ms"
-    result = Result(
-        "bucket",
-        "Converting from S3 to S3",
+    result = Result("bucket", "Converting from S3 to S3", arguments)
+    result.describe(
         f"{arguments.samples} synthetic samples of {points['volume']:,} + {points['surface']:,} points, "
-        f"one process, {latency} added to each request, median of {arguments.rounds} rounds.",
-        arguments,
+        f"one process, {latency} added to each request, median of {arguments.rounds} rounds."
     )
     with tempfile.TemporaryDirectory() as folder, s3_endpoint() as endpoint, ProxyProcess(endpoint) as proxy:
         root = Path(folder, "source")

@@ -89,12 +89,8 @@ def main() -> None:
     os.environ["OMP_NUM_THREADS"] = "1"  # of the workers: one core each
     from distributed import Client, LocalCluster
 
-    result = Result(
-        "cluster",
-        "Converting on a cluster",
-        f"{arguments.samples} synthetic samples, median of {arguments.rounds} rounds.",
-        arguments,
-    )
+    result = Result("cluster", "Converting on a cluster", arguments)
+    result.describe(f"{arguments.samples} synthetic samples, median of {arguments.rounds} rounds.")
     options = {"threads_per_worker": 1, "dashboard_address": None, "processes": True}
     with (
         tempfile.TemporaryDirectory() as folder,

@@ -51,12 +51,8 @@ def main() -> None:
     arguments = parser.parse_args()
     chunks = [chunk for folder in arguments.folders for chunk in stored_chunks(folder)]
     size = sum(chunk.nbytes for chunk in chunks)
-    result = Result(
-        "codecs",
-        "Codecs on shuffled CFD fields",
-        f"{len(chunks)} chunks of up to {CHUNK_POINTS:,} points, {size / 1e6:.1f} MB, one core.",
-        arguments,
-    )
+    result = Result("codecs", "Codecs on shuffled CFD fields", arguments)
+    result.describe(f"{len(chunks)} chunks of up to {CHUNK_POINTS:,} points, {size / 1e6:.1f} MB, one core.")
     rows: list[list[Value]] = []
     for codec in map(Codec.parse, CODECS):
         encoded = encode_all(codec, chunks)

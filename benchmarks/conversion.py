@@ -102,12 +102,10 @@ def main() -> None:
     arguments = parser.parse_args()
     # By hand and with one worker alike: one core.
     torch.set_num_threads(1)
-    result = Result(
-        "conversion",
-        "Converting",
+    result = Result("conversion", "Converting", arguments)
+    result.describe(
         f"{arguments.samples} synthetic samples of {POINTS['volume']:,} volume and {POINTS['surface']:,} surface "
-        f"points, median of {arguments.rounds} rounds.",
-        arguments,
+        f"points, median of {arguments.rounds} rounds."
     )
     with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
         root = Path(folder, "source")

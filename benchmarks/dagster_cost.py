@@ -194,11 +194,9 @@ def main() -> None:
     parser.add_argument("--ticks", type=int, default=5, help="idle ticks, over which memory must not grow")
     arguments = parser.parse_args()
     count = arguments.samples
-    result = Result(
-        "dagster_cost",
-        "Cost of Dagster per sample",
-        f"{count} samples of {POINTS} points, {WORKERS} workers, SQLite; in one process, without a daemon's pauses.",
-        arguments,
+    result = Result("dagster_cost", "Cost of Dagster per sample", arguments)
+    result.describe(
+        f"{count} samples of {POINTS} points, {WORKERS} workers, SQLite; in one process, without a daemon's pauses."
     )
     seconds: dict[str, Times] = {}
     with tempfile.TemporaryDirectory(dir=arguments.folder) as temporary:

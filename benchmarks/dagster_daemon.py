@@ -104,12 +104,8 @@ def main() -> None:
     arguments = parser.parse_args()
     count = arguments.samples
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)  # orphans of the daemon are counted with this process
-    result = Result(
-        "dagster_daemon",
-        "Arrival of tiny samples",
-        f"{count:,} samples of {POINTS} points, {WORKERS} workers; deploy/local/dagster.yaml on SQLite.",
-        arguments,
-    )
+    result = Result("dagster_daemon", "Arrival of tiny samples", arguments)
+    result.describe(f"{count:,} samples of {POINTS} points, {WORKERS} workers; deploy/local/dagster.yaml on SQLite.")
     with tempfile.TemporaryDirectory(dir=arguments.folder) as temporary:
         folder = Path(temporary)
         make_samples(folder / "made", count)

@@ -57,12 +57,8 @@ def main() -> None:
     parser.add_argument("--port", type=int, default=3797)
     arguments = parser.parse_args()
     count, rows = arguments.partitions, {}
-    result = Result(
-        "dagster_page",
-        "The page of the partitions",
-        f"{count:,} materialized partitions, SQLite; headless Chromium on the machine of the webserver.",
-        arguments,
-    )
+    result = Result("dagster_page", "The page of the partitions", arguments)
+    result.describe(f"{count:,} materialized partitions, SQLite; headless Chromium on the machine of the webserver.")
     with tempfile.TemporaryDirectory(dir=arguments.folder) as temporary:
         folder = Path(temporary)
         (folder / "home").mkdir()

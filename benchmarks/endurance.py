@@ -34,12 +34,10 @@ def open_files() -> int:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     add_arguments(parser)
-    result = Result(
-        "endurance",
-        "Memory over ten thousand reads",
+    result = Result("endurance", "Memory over ten thousand reads", parser.parse_args())
+    result.describe(
         f"{READS:,} draws of {CHUNK_POINTS:,} points of {SAMPLES} samples in random order, {len(FIELDS)} fields, one "
-        "process. Memory is compared with that after opening the store.",
-        parser.parse_args(),
+        "process. Memory is compared with that after opening the store."
     )
     rows = []
     with tempfile.TemporaryDirectory() as folder:

@@ -98,12 +98,10 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=400)
     add_arguments(parser)
     arguments = parser.parse_args()
-    result = Result(
-        "local",
-        "A draw of one sample on a local disk, warm",
+    result = Result("local", "A draw of one sample on a local disk, warm", arguments)
+    result.describe(
         f"{POINTS:,} points, {len(FIELDS)} fields, {DRAWN:,} drawn, {arguments.codec}, "
-        f"one thread, median of {arguments.rounds} draws.",
-        arguments,
+        f"one thread, median of {arguments.rounds} draws."
     )
     with tempfile.TemporaryDirectory() as folder:
         store = make_store(make_source(Path(folder, "source"), 1), Path(folder, "store"), arguments.codec)

@@ -89,7 +89,8 @@ def history(root: str) -> tuple[float, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     add_arguments(parser)
-    result = Result("manifest", "Opening a large manifest", "A fresh process, imports included.", parser.parse_args())
+    result = Result("manifest", "Opening a large manifest", parser.parse_args())
+    result.describe("A fresh process, imports included.")
     with tempfile.TemporaryDirectory() as root:
         storage = Storage(root)
         rows = [("compressed", write(root), *history(root))]

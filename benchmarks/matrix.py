@@ -129,12 +129,10 @@ def main() -> None:
     parser.add_argument("--codec", nargs="+", default=["none"])
     add_arguments(parser)
     options = parser.parse_args()
-    result = Result(
-        "matrix",
-        "The wide matrix: rows, columns, appends",
+    result = Result("matrix", "The wide matrix: rows, columns, appends", options)
+    result.describe(
         f"{options.samples} samples x {options.features:,} features, float32, synthetic beta values with four "
-        "decimals, 5 % missing. Local disk, warm; the measurements to compare alternate.",
-        options,
+        "decimals, 5 % missing. Local disk, warm; the measurements to compare alternate."
     )
     rows: list[list[Value]] = []
     columns: list[list[Value]] = []

@@ -21,24 +21,28 @@ class Result:
     Args:
         name: of the JSON file, and of the module that measures.
         title: for the page.
-        conditions: what was measured, in a sentence or two.
         arguments: with ``output`` and ``date``, as :func:`add_arguments` defines them.
     """
 
-    def __init__(self, name: str, title: str, conditions: str, arguments: argparse.Namespace) -> None:
+    def __init__(self, name: str, title: str, arguments: argparse.Namespace) -> None:
         self._path = Path(arguments.output) / f"{name}.json"
         self._content: dict[str, Any] = {
             "name": name,
             "title": title,
             "command": f"python -m benchmarks.{name}",
-            "conditions": conditions,
+            "conditions": "",
             "environment": environment.describe(),
             "date": arguments.date,
             "tables": [],
             "targets": [],
             "notes": [],
         }
-        print(f"{title}\n\n{self._content['environment']}\n{conditions}", flush=True)
+        print(f"{title}\n\n{self._content['environment']}", flush=True)
+
+    def describe(self, conditions: str) -> None:
+        """Say what was measured, in a sentence or two."""
+        self._content["conditions"] = conditions
+        print(conditions, flush=True)
 
     def add_table(
         self, title: str, columns: Sequence[str], rows: Iterable[Sequence[Value]], chart: str | None = None

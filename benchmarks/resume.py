@@ -27,9 +27,8 @@ def main() -> None:
     """Measure at the start, in the middle and at the end."""
     parser = argparse.ArgumentParser(description=__doc__)
     add_arguments(parser)
-    result = Result(
-        "resume", "Resuming a long epoch", f"{SAMPLES:,} samples in batches of {BATCH}, 20 times.", parser.parse_args()
-    )
+    result = Result("resume", "Resuming a long epoch", parser.parse_args())
+    result.describe(f"{SAMPLES:,} samples in batches of {BATCH}, 20 times.")
     rows = []
     for position in (0, SAMPLES // BATCH // 2, SAMPLES // BATCH - 1):
         resume(position)

@@ -202,13 +202,11 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=40)
     add_arguments(parser)
     arguments = parser.parse_args()
-    result = Result(
-        "s3",
-        "Draws from S3",
+    result = Result("s3", "Draws from S3", arguments)
+    result.describe(
         f"{SAMPLES} samples of {POINTS:,} points, {len(FIELDS)} fields, {DRAWN:,} drawn, {arguments.codec}; "
         f"{arguments.rounds} draws; Ceph's gateway or AWS_ENDPOINT_URL behind a proxy that adds latency and "
-        "counts requests.",
-        arguments,
+        "counts requests."
     )
     with tempfile.TemporaryDirectory() as folder, s3_endpoint() as server, ProxyProcess(server) as proxy:
         store = make_store(make_source(Path(folder, "source"), SAMPLES), Path(folder, "store"), arguments.codec)

@@ -166,12 +166,10 @@ def main() -> None:
     parser.add_argument("--local-only", action="store_true", help="without S3")
     add_arguments(parser)
     arguments = parser.parse_args()
-    result = Result(
-        "shootout",
-        "The recommendation of a shootout against a full sweep",
+    result = Result("shootout", "The recommendation of a shootout against a full sweep", arguments)
+    result.describe(
         f"A shootout of {arguments.budget:.0f} s per set; then every setting {arguments.rounds} x 3 times in turns, "
-        f"and the named and the best one {3 * arguments.rounds} x 3 times.",
-        arguments,
+        f"and the named and the best one {3 * arguments.rounds} x 3 times."
     )
     rows: list[list[Value]] = []
     with ExitStack() as cleanup:

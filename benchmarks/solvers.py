@@ -192,11 +192,9 @@ def main() -> None:
     if arguments.way:
         print(json.dumps(run(arguments.way, arguments.folder)))
         return
-    result = Result(
-        "solvers",
-        "Converting files of solvers",
-        f"One sample of {arguments.cells:,} cells, {arguments.encoding} files, median of {arguments.rounds} rounds.",
-        arguments,
+    result = Result("solvers", "Converting files of solvers", arguments)
+    result.describe(
+        f"One sample of {arguments.cells:,} cells, {arguments.encoding} files, median of {arguments.rounds} rounds."
     )
     with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
         own = ("--folder", folder, "--cells", str(arguments.cells), "--encoding", arguments.encoding)

@@ -172,13 +172,11 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=9)
     add_arguments(parser)
     arguments = parser.parse_args()
-    result = Result(
-        "tars",
-        "Tar shards",
+    result = Result("tars", "Tar shards", arguments)
+    result.describe(
         f"{SAMPLES} samples of {arguments.points:,} points, {len(FIELDS)} fields, {DRAWN:,} drawn, batches of {BATCH}, "
         f"blosc-lz4, {SHARDS} shards; one process; median of {arguments.rounds} epochs; Ceph's gateway or "
-        f"AWS_ENDPOINT_URL behind a proxy that adds {arguments.latency} ms.",
-        arguments,
+        f"AWS_ENDPOINT_URL behind a proxy that adds {arguments.latency} ms."
     )
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as name:

@@ -175,12 +175,10 @@ def main() -> None:
     add_arguments(parser)
     options = parser.parse_args()
     rows = options.samples * options.features
-    result = Result(
-        "warehouse",
-        "From a long warehouse to a wide matrix",
+    result = Result("warehouse", "From a long warehouse to a wide matrix", options)
+    result.describe(
         f"{options.samples} samples x {options.features:,} features, {rows / 1e6:.1f} M rows; "
-        + ", ".join(f"{name} {version(name)}" for name in ("duckdb", "pyarrow", "pandas")),
-        options,
+        + ", ".join(f"{name} {version(name)}" for name in ("duckdb", "pyarrow", "pandas"))
     )
     measure_scatter(result, options.samples, options.features)
     measure_loading(result, options.samples, options.features)

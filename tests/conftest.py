@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 
 import fsspec.config
 import pytest
@@ -174,11 +175,21 @@ def oci_root(oci_server: OciServer) -> str:
     return f"oci://{_new_bucket(oci_server)}@{NAMESPACE}/store"
 
 
+_Cloud = TypeVar("_Cloud", GoogleServer, AzureServer)
+
+
+@contextmanager
+def _running(server: _Cloud) -> Iterator[_Cloud]:
+    """A server on loopback in this process, named by the environment as users name theirs."""
+    pytest.importorskip("obstore", reason="needs the obstore extra")
+    with server, _variables(server.environment()):
+        yield server
+
+
 @pytest.fixture(scope="session")
 def gs_server() -> Iterator[GoogleServer]:
-    """A Google Cloud Storage on loopback in this process, named by the environment as users name theirs."""
-    pytest.importorskip("obstore", reason="needs the obstore extra")
-    with GoogleServer() as server, _variables(server.environment()):
+    """A Google Cloud Storage."""
+    with _running(GoogleServer()) as server:
         yield server
 
 
@@ -190,9 +201,8 @@ def gs_root(gs_server: GoogleServer) -> str:
 
 @pytest.fixture(scope="session")
 def az_server() -> Iterator[AzureServer]:
-    """An Azure Blob Storage on loopback in this process, named by the environment as users name theirs."""
-    pytest.importorskip("obstore", reason="needs the obstore extra")
-    with AzureServer() as server, _variables(server.environment()):
+    """An Azure Blob Storage."""
+    with _running(AzureServer()) as server:
         yield server
 
 

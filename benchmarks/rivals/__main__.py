@@ -138,14 +138,12 @@ def main() -> None:
     parser.add_argument("--folder", help="where to work (default: the system's folder for temporary files)")
     add_arguments(parser)
     arguments = parser.parse_args()
-    result = Result(
-        "rivals",
-        "Rivals on a local disk",
+    result = Result("rivals", "Rivals on a local disk", arguments)
+    result.describe(
         f"{arguments.samples} samples of {POINTS:,} points, 4 fields (26 bytes per point), {DRAWN:,} drawn; "
         "every rival reads the same points. All store the points in random order, except the one marked as not "
         "shuffled. Bytes by read calls are rchar of /proc/self/io, which does not count mapped files; bytes from disk "
-        "are its read_bytes, which counts both.",
-        arguments,
+        "are its read_bytes, which counts both."
     )
     with tempfile.TemporaryDirectory(dir=arguments.folder) as name:
         folder = Path(name)

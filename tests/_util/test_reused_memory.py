@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import gc
 import pickle
-import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -132,9 +132,6 @@ def test_threads_never_share_memory() -> None:
             if not (array == number).all():
                 wrong.append(number)
 
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(work, range(4)))
     assert not wrong

@@ -143,11 +143,7 @@ def _in_own_mounts(name: str, rounds: int, folder: Path, tally: Tally, chance: r
     if done.returncode != 0 or not result.exists():
         tally.add("tracebacks", 1, f"{name}: status {done.returncode}: {done.stderr[-800:]}")
         return
-    for key, value in json.loads(result.read_text()).items():
-        if key == "notes":
-            tally.notes += value
-        else:
-            tally.add(key, value)
+    tally.add_counts(result)
 
 
 def main() -> None:

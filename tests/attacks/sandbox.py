@@ -45,11 +45,7 @@ def fuzz(*targets: str) -> Attack:
         if not result.exists():
             tally.add("tracebacks", 1, f"{names}, seed {seed}: the process ended: {errors[-1500:]}")
             return
-        for key, value in json.loads(result.read_text()).items():
-            if key == "notes":
-                tally.notes += value
-            else:
-                tally.add(key, value)
+        tally.add_counts(result)
 
     return attack
 

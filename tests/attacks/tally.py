@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import random
 import threading
 from collections.abc import Callable, Iterator
@@ -46,6 +47,13 @@ class Tally:
             setattr(self, name, getattr(self, name) + count)
             if note and len(self.notes) < 20:
                 self.notes.append(f"{name}: {note}")
+
+    def add_counts(self, file: Path) -> None:
+        """Add what another process has counted and written as JSON."""
+        counts = json.loads(file.read_text())
+        self.notes += counts.pop("notes")
+        for name, count in counts.items():
+            self.add(name, count)
 
     @contextlib.contextmanager
     def ours(self, what: str) -> Iterator[None]:

@@ -74,7 +74,8 @@ def test_a_measurement_has_every_column(prepared: Path, tmp_path: Path) -> None:
 
 def test_results_become_a_page(tmp_path: Path) -> None:
     arguments = argparse.Namespace(output=tmp_path, date="2026-11-30")
-    result = Result("speed", "Speed", "Nothing was done.", arguments)
+    result = Result("speed", "Speed", arguments)
+    result.describe("Nothing was done.")
     result.add_table("Ways", ("way", "ms"), [("direct", 0.12345), ("other", 1234.5), ("absent", None)], "ms")
     result.add_target("other / direct", 10_000, "at least", 3, "x")
     result.add_target("direct", 0.12345, "at most", 0.1, " ms")

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
-import sys
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pandas as pd
 import pytest
 
+from examples.epigenetic_clock import main as example
 from tests.helpers.small_source import SHARED
 from zarr_core.matrix import WideMatrix
 
@@ -19,20 +17,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "epigenetic_clock" / "main.py
 REAL = SHARED / "data" / "methylation" / "array"
 
 
-@pytest.fixture(scope="module")
-def example() -> ModuleType:
-    specification = importlib.util.spec_from_file_location("epigenetic_clock", EXAMPLE)
-    assert specification is not None
-    assert specification.loader is not None
-    module = importlib.util.module_from_spec(specification)
-    sys.modules["epigenetic_clock"] = module  # its dataclasses look their module up
-    specification.loader.exec_module(module)
-    return module
-
-
-def test_it_runs_on_the_small_table_of_the_repository(
-    example: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_it_runs_on_the_small_table_of_the_repository(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     options = ["--matrix", str(tmp_path / "matrix"), "--folds", "3"]
     example.main(options)
     printed = capsys.readouterr().out
@@ -48,7 +33,7 @@ def test_it_runs_on_the_small_table_of_the_repository(
     assert "28 samples were in the matrix before" in capsys.readouterr().out
 
 
-def made_up(tmp_path: Path, example: ModuleType, samples: int = 24, ages: np.ndarray | None = None) -> tuple:
+def made_up(tmp_path: Path, samples: int = 24, ages: np.ndarray | None = None) -> tuple:
     """A matrix and a cohort of it whose every third CpG goes with age."""
     random = np.random.default_rng(0)
     ages = random.permutation(np.linspace(10, 80, samples)) if ages is None else ages
@@ -62,8 +47,8 @@ def made_up(tmp_path: Path, example: ModuleType, samples: int = 24, ages: np.nda
     return matrix, example.Cohort("made up", ids, cpgs, ages, True, "")
 
 
-def test_a_clock_that_is_in_the_betas_is_found(example: ModuleType, tmp_path: Path) -> None:
-    matrix, cohort = made_up(tmp_path, example)
+def test_a_clock_that_is_in_the_betas_is_found(tmp_path: Path) -> None:
+    matrix, cohort = made_up(tmp_path)
     folds = example.train(matrix, cohort, n_folds=4, seed=0)
     errors, guesses = (np.concatenate([getattr(f, name) for f in folds]) for name in ("errors", "guess_errors"))
     assert np.abs(errors).mean() < np.abs(guesses).mean() / 2
@@ -72,7 +57,7 @@ def test_a_clock_that_is_in_the_betas_is_found(example: ModuleType, tmp_path: Pa
     assert np.abs(wrong).mean() > 1.5 * np.abs(errors).mean(), "shuffled ages cannot be predicted"
 
 
-def test_samples_of_one_age_stay_together(example: ModuleType) -> None:
+def test_samples_of_one_age_stay_together() -> None:
     ages = np.repeat([3.0, 20.0, 41.0, 60.0], 3)
     parts = example._split(ages, 3, seed=0)
     assert len(parts) == 3
@@ -80,7 +65,7 @@ def test_samples_of_one_age_stay_together(example: ModuleType) -> None:
     assert all(not set(ages[trained]) & set(ages[held_out]) for trained, held_out in parts)
 
 
-def test_ages_are_simulated_only_if_some_are_missing(example: ModuleType) -> None:
+def test_ages_are_simulated_only_if_some_are_missing() -> None:
     random = np.random.default_rng(0)
     ids = [f"s{number}" for number in range(20)]
     samples = pd.DataFrame({"sample_id": ids, "batch_id": ["A_b0"] * 4 + ["A_b1"] * 4 + ["B"] * 8 + ["C"] * 4})
@@ -99,7 +84,7 @@ def test_ages_are_simulated_only_if_some_are_missing(example: ModuleType) -> Non
 
 
 @pytest.mark.skipif(not REAL.is_dir(), reason="the whole table lies beside some checkouts only, at ../shared")
-def test_predictions_of_real_ages_beat_the_mean(example: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+def test_predictions_of_real_ages_beat_the_mean(capsys: pytest.CaptureFixture[str]) -> None:
     example.main(["--data", str(REAL), "--folds", "3"])
     brain, blood = capsys.readouterr().out.split("GSE38608")[1].split("GSE55763")
     assert "REAL ages" in brain

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 import torch
+
+from examples.train_surrogate import main as example
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "train_surrogate" / "main.py"
 DATA = EXAMPLE.parents[1] / "data" / "ahmed_rans"
@@ -28,23 +28,13 @@ def one_thread() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def example() -> ModuleType:
-    specification = importlib.util.spec_from_file_location("train_surrogate", EXAMPLE)
-    assert specification is not None
-    assert specification.loader is not None
-    module = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(module)
-    return module
-
-
-@pytest.fixture(scope="module")
-def store(example: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("train_surrogate") / "store"
     example.make_store(DATA, root)
     return root
 
 
-def test_it_prints_a_table_of_both_ways(example: ModuleType, store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_it_prints_a_table_of_both_ways(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
     example.main(["--data", str(DATA), "--store", str(store), "--steps", "2", "--seeds", "2"])
     printed = capsys.readouterr().out
     assert "4 samples to train on, 2 held out; 2 steps, 2 seeds" in printed
@@ -60,9 +50,7 @@ def test_it_prints_a_table_of_both_ways(example: ModuleType, store: Path, capsys
     assert len(re.findall(r"^\* .* apart", printed, re.M)) == 2
 
 
-def test_both_ways_see_the_same_samples_and_normalisation(
-    example: ModuleType, store: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_both_ways_see_the_same_samples_and_normalisation(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     everything = dict.fromkeys(example.POINTS, 10**6)
     monkeypatch.setattr(example, "POINTS", everything)
     from_store = example.StoreSamples(store, "train")
@@ -84,7 +72,7 @@ def test_both_ways_see_the_same_samples_and_normalisation(
         torch.testing.assert_close(points.std(0), torch.ones_like(points[0]), rtol=0, atol=1e-3, msg=field)
 
 
-def test_steps_get_different_points_of_the_requested_samples(example: ModuleType, store: Path) -> None:
+def test_steps_get_different_points_of_the_requested_samples(store: Path) -> None:
     def rows(item: dict[str, torch.Tensor], domain: str, target: str) -> set[tuple[float, ...]]:
         values = item[target].reshape(len(item[target]), -1)
         return set(map(tuple, torch.cat([item[f"{domain}_position"], values], 1).tolist()))

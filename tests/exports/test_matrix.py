@@ -18,6 +18,8 @@ from zarr_core.exports import export_h5ad, export_npy, export_parquet
 from zarr_core.exports.matrix_rows import MatrixRows
 from zarr_core.matrix import WideMatrix
 
+CHOSEN = {"sample_ids": ["b_s2", "a_s0", "b_s0", "a_s4"], "feature_ids": [FEATURES[70], FEATURES[3]]}
+
 
 @pytest.fixture
 def matrix(tmp_path: Path) -> WideMatrix:
@@ -32,13 +34,17 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("zarr_core.datasets.memory_map._BLOCK_BYTES", 3 * 100 * 8)
 
 
-CHOSEN = {"sample_ids": ["b_s2", "a_s0", "b_s0", "a_s4"], "feature_ids": [FEATURES[70], FEATURES[3]]}
+@pytest.fixture(params=[{}, CHOSEN], ids=["whole", "part"])
+def part(request: pytest.FixtureRequest) -> dict[str, list[str]]:
+    return request.param
 
 
-@pytest.mark.usefixtures("small_blocks")
-@pytest.mark.parametrize("part", [{}, CHOSEN], ids=["whole", "part"])
-def test_npy(matrix: WideMatrix, tmp_path: Path, part: dict[str, list[str]]) -> None:
-    rows = MatrixRows(matrix, **part)
+@pytest.fixture
+def rows(matrix: WideMatrix, small_blocks: None, part: dict[str, list[str]]) -> MatrixRows:
+    return MatrixRows(matrix, **part)
+
+
+def test_npy(matrix: WideMatrix, rows: MatrixRows, part: dict[str, list[str]], tmp_path: Path) -> None:
     out = export_npy(rows, tmp_path / "out")
     for value in ("beta", "coverage"):
         mapped = np.load(out / f"{value}.npy", mmap_mode="r")
@@ -65,11 +71,8 @@ def test_npy_deletes_tables_of_an_earlier_export_with_other_names(matrix: WideMa
     assert tables() == ["coverage.npy", "mine.npy"]
 
 
-@pytest.mark.usefixtures("small_blocks")
-@pytest.mark.parametrize("part", [{}, CHOSEN], ids=["whole", "part"])
-def test_parquet(matrix: WideMatrix, tmp_path: Path, part: dict[str, list[str]]) -> None:
+def test_parquet(matrix: WideMatrix, rows: MatrixRows, tmp_path: Path) -> None:
     pq = pytest.importorskip("pyarrow.parquet", reason="needs the extra exports")
-    rows = MatrixRows(matrix, **part)
     out = export_parquet(rows, tmp_path / "out")
     table = pq.read_table(out / "samples.parquet")
     assert table.column_names == ["sample", "batch", "beta", "coverage"]
@@ -83,11 +86,8 @@ def test_parquet(matrix: WideMatrix, tmp_path: Path, part: dict[str, list[str]])
     assert json.loads(table.schema.metadata[b"zarr_core"])["generation"] == 3
 
 
-@pytest.mark.usefixtures("small_blocks")
-@pytest.mark.parametrize("part", [{}, CHOSEN], ids=["whole", "part"])
-def test_h5ad(matrix: WideMatrix, tmp_path: Path, part: dict[str, list[str]]) -> None:
+def test_h5ad(matrix: WideMatrix, rows: MatrixRows, tmp_path: Path) -> None:
     h5py = pytest.importorskip("h5py", reason="needs the extra exports")
-    rows = MatrixRows(matrix, **part)
     out = export_h5ad(rows, tmp_path / "betas.h5ad")
     with h5py.File(out) as file:
         assert {**file.attrs} == {"encoding-type": "anndata", "encoding-version": "0.1.0"}

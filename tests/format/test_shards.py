@@ -12,7 +12,7 @@ import zarr.storage
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.helpers.examples import examples
+from tests.helpers.examples import LAYOUTS, examples
 from zarr_core.errors import CorruptChunkError
 from zarr_core.format.array_metadata import EMPTY_GROUP, ArrayLayout, group_zarr_json
 from zarr_core.format.codecs import CODECS, Codec
@@ -57,7 +57,7 @@ def store(path, layout: ArrayLayout) -> np.ndarray:
 
 
 @settings(max_examples=examples(60))
-@given(layout=layouts)
+@given(layout=LAYOUTS)
 def test_zarr_python_reads_what_was_encoded(tmp_path_factory: pytest.TempPathFactory, layout: ArrayLayout) -> None:
     path = tmp_path_factory.mktemp("store")
     points = store(path, layout)
@@ -71,7 +71,7 @@ def test_zarr_python_reads_what_was_encoded(tmp_path_factory: pytest.TempPathFac
 
 
 @settings(max_examples=examples(15))
-@given(layout=layouts)
+@given(layout=LAYOUTS)
 def test_tensorstore_reads_what_was_encoded(tmp_path_factory: pytest.TempPathFactory, layout: ArrayLayout) -> None:
     tensorstore = pytest.importorskip("tensorstore", reason="needs the tensorstore extra")
     path = tmp_path_factory.mktemp("store")
@@ -81,7 +81,7 @@ def test_tensorstore_reads_what_was_encoded(tmp_path_factory: pytest.TempPathFac
 
 
 @settings(max_examples=examples(60))
-@given(layout=layouts.filter(lambda layout: layout.checksum), data=st.data())
+@given(layout=LAYOUTS.filter(lambda layout: layout.checksum), data=st.data())
 def test_every_flipped_byte_is_detected(layout: ArrayLayout, data: st.DataObject) -> None:
     shard = bytearray(shards(layout, rows(layout))[0])
     shard[data.draw(st.integers(0, len(shard) - 1))] ^= 1 << data.draw(st.integers(0, 7))
@@ -96,7 +96,7 @@ def decode_all(layout: ArrayLayout, shard: bytes) -> None:
 
 
 @settings(max_examples=examples(30))
-@given(layout=layouts, data=st.binary(max_size=300))
+@given(layout=LAYOUTS, data=st.binary(max_size=300))
 def test_garbage_is_never_returned_as_an_index(layout: ArrayLayout, data: bytes) -> None:
     with pytest.raises(CorruptChunkError):
         decode_shard_index(layout, data)

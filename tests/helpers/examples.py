@@ -11,11 +11,29 @@ import os
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
+from zarr_core.format.array_metadata import ArrayLayout
+from zarr_core.format.codecs import CODECS, Codec
+
 _TIMES = int(os.environ.get("ZARR_CORE_EXAMPLES", "1"))
 
 
 # Names of folders that can be sample ids, some with blanks.
 SAMPLE_NAMES = st.from_regex(r"[\w+=@~-][\w.+=@~-]{0,3}( {1,2}[\w.+=@~-]{1,4}){0,2}", fullmatch=True)
+
+
+#: Layouts of small arrays.
+LAYOUTS = st.builds(
+    lambda n, dim, chunk, chunks, dtype, codec, checksum: ArrayLayout(
+        n, dim, min(chunk, n), min(chunk, n) * chunks, dtype, Codec.parse(codec), checksum
+    ),
+    n=st.integers(1, 200),
+    dim=st.sampled_from([1, 3]),
+    chunk=st.integers(1, 60),
+    chunks=st.integers(1, 5),
+    dtype=st.sampled_from(["float16", "float32", "float64"]),
+    codec=st.sampled_from(CODECS),
+    checksum=st.booleans(),
+)
 
 
 def examples(count: int) -> int:

@@ -63,6 +63,15 @@ class Kill:
         return f"{self.operation} {self.number} of {self.path}"
 
 
+#: The last operations of a commit on a local disk.
+KILLS_OF_A_COMMIT = (
+    Kill("rename", "/manifest.json$"),
+    Kill("create", "/generations/"),
+    Kill("link", "/generations/"),
+    Kill("unlink", "/generations/"),
+)
+
+
 def is_killed(kill: Kill, function: Callable[..., Any], *arguments: Any, **options: Any) -> bool:
     """Call a function in a child process; whether the child was killed there. If not, the function has returned.
 

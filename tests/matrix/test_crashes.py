@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import random
-import threading
 from collections.abc import Collection
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -122,11 +122,8 @@ def test_writers_of_overlapping_batches_end_with_each_once(any_root: str) -> Non
         except BaseException as error:
             failed.append(error)
 
-    threads = [threading.Thread(target=write, args=(seed,)) for seed in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(3) as threads:
+        list(threads.map(write, range(3)))
     assert failed == []
     assert len(added) == len(set(added))  # each append was reported once
     check(any_root, added)

@@ -25,6 +25,16 @@ def everything_derived(requested: dict[str, set[str | None]]) -> bool:
     return set(requested) == set(DERIVED)
 
 
+def _after_one_conversion(trial: Trial) -> Automation:
+    """An automation that has requested the assets derived from one sample."""
+    automation = Automation(trial)
+    automation.evaluate()
+    write_run(trial.source, 1)
+    assert trial.convert_all().success
+    assert everything_derived(automation.evaluate())
+    return automation
+
+
 def test_nothing_is_made_of_an_empty_source(trial: Trial) -> None:
     automation = Automation(trial)
     assert automation.evaluate() == {}
@@ -58,11 +68,7 @@ def test_nothing_is_requested_in_the_evaluation_that_sees_the_end_of_a_run(
     trial: Trial, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It may have read the assets before the run materialized them, as if the run had not done so."""
-    automation = Automation(trial)
-    automation.evaluate()
-    write_run(trial.source, 1)
-    assert trial.convert_all().success
-    assert everything_derived(automation.evaluate())
+    automation = _after_one_conversion(trial)
     assert automation.evaluate() == {}
     seen: list[object] = []
 
@@ -162,11 +168,7 @@ def test_a_failed_sample_is_retried_on_schedule_and_a_refused_one_is_not(
 
 def test_a_conversion_that_ends_after_a_refresh_is_published_too(trial: Trial) -> None:
     """Both end before the next evaluation, which sees updates of the samples and of the manifest."""
-    automation = Automation(trial)
-    automation.evaluate()
-    write_run(trial.source, 1)
-    assert trial.convert_all().success
-    assert everything_derived(automation.evaluate())
+    automation = _after_one_conversion(trial)
     write_run(trial.source, 2)
     assert trial.run("look").success
     assert automation.evaluate() == {"zarr_samples": {"run_2"}}
@@ -181,11 +183,7 @@ def test_a_conversion_that_ends_during_a_refresh_is_published_when_the_refresh_h
     trial: Trial, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not while its report is being made: the manifest would be made without it, and the report in a further run."""
-    automation = Automation(trial)
-    automation.evaluate()
-    write_run(trial.source, 1)
-    assert trial.convert_all().success
-    assert everything_derived(automation.evaluate())
+    automation = _after_one_conversion(trial)
     seen: list[object] = []
 
     def measure(*_: object, **__: object) -> None:

@@ -7,6 +7,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -269,11 +270,8 @@ def test_a_disk_without_hard_links_commits_too(tmp_path: Path, monkeypatch: pyte
         if Storage(tmp_path).create("generations/1", str(number).encode()):
             created.append(number)
 
-    threads = [threading.Thread(target=race, args=(number,)) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(race, range(8)))
     assert len(created) == 1
     assert Storage(tmp_path).read("generations/1") == str(created[0]).encode()
     for number, name in enumerate("abc", start=1):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import multiprocessing
 import pickle
-import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -129,11 +129,8 @@ def test_threads_share_it() -> None:
             if cache.size > cache.limit:
                 wrong.append("too much")
 
-    threads = [threading.Thread(target=use, args=(thread,)) for thread in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(use, range(8)))
     assert wrong == []
     assert cache.size == sum(len(data) + ENTRY for data in cache._entries.values()) <= cache.limit
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -76,11 +77,8 @@ def test_exactly_one_of_racing_writers_wins(any_root: str) -> None:
             return
         won.append(number)
 
-    threads = [threading.Thread(target=race, args=(number,)) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(race, range(8)))
     assert len(won) == 1
     assert Storage(any_root).read("m") == str(won[0]).encode()
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.helpers.faults import Kill, is_killed
+from tests.helpers.faults import KILLS_OF_A_COMMIT, Kill, is_killed
 from tests.helpers.small_source import write_source
 from tests.helpers.stores import objects
 from tests.helpers.waiting import LIMIT_SECONDS
@@ -165,10 +165,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
         Kill("create", "run_2/[^/]*/.zarr.json"),
         Kill("rename", "run_2/[^/]*/zarr.json$"),
         Kill("create", "/.manifest.json"),
-        Kill("rename", "/manifest.json$"),
-        Kill("create", "/generations/"),
-        Kill("link", "/generations/"),
-        Kill("unlink", "/generations/"),
+        *KILLS_OF_A_COMMIT,
     ],
     ids=str,
 )

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.helpers.examples import examples
+from tests.helpers.examples import LAYOUTS, examples
 from zarr_core.errors import CorruptChunkError
 from zarr_core.format.array_metadata import ArrayLayout
 from zarr_core.format.codecs import CODECS, Codec
@@ -80,7 +80,7 @@ def shuffled(layout: ArrayLayout, shards: list[bytes], seed: int) -> tuple[list[
 
 
 @settings(max_examples=examples(150))
-@given(layout=layouts, wanted=st.integers(1, 220), seed=st.integers(0, 999), max_gap=st.sampled_from([0, 5, 1 << 20]))
+@given(layout=LAYOUTS, wanted=st.integers(1, 220), seed=st.integers(0, 999), max_gap=st.sampled_from([0, 5, 1 << 20]))
 def test_executing_a_plan_gives_the_rows_of_the_draw(layout: ArrayLayout, wanted: int, seed: int, max_gap: int) -> None:
     points = rows(layout)
     shards, lengths = encode(layout, points)
@@ -95,7 +95,7 @@ def test_executing_a_plan_gives_the_rows_of_the_draw(layout: ArrayLayout, wanted
 
 
 @settings(max_examples=examples(100))
-@given(layout=layouts, wanted=st.integers(1, 220), seed=st.integers(0, 999))
+@given(layout=LAYOUTS, wanted=st.integers(1, 220), seed=st.integers(0, 999))
 def test_a_draw_is_one_range_of_each_shard_it_touches(layout: ArrayLayout, wanted: int, seed: int) -> None:
     _, lengths = encode(layout, rows(layout))
     drawn = draw(layout.n_points, layout.chunk_points, wanted, seed=seed)
@@ -125,7 +125,7 @@ def test_chunks_that_were_not_written_are_listed_as_missing() -> None:
 
 
 @settings(max_examples=examples(60))
-@given(layout=layouts.filter(lambda layout: layout.checksum), data=st.data())
+@given(layout=LAYOUTS.filter(lambda layout: layout.checksum), data=st.data())
 def test_wrong_lengths_are_noticed_by_the_checksums(layout: ArrayLayout, data: st.DataObject) -> None:
     """Chunk lengths in a group's attributes locate the chunks; checksums tell whether the bytes are right."""
     shards, lengths = encode(layout, rows(layout))

@@ -18,7 +18,7 @@ import yaml
 from filelock import FileLock
 
 import zarr_core.points.stage.store
-from tests.helpers.faults import Kill, is_killed
+from tests.helpers.faults import KILLS_OF_A_COMMIT, Kill, is_killed
 from tests.helpers.small_source import KIND, write_source
 from tests.helpers.stores import assert_reads_equal, flip, objects, shards
 from zarr_core.datasets import ZarrPointDataset, build_dataset
@@ -138,10 +138,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
         Kill("create", "/c/0/", 30),
         Kill("rename", "/c/0/", 30),
         Kill("rename", "/run_4/[^/]*/zarr.json"),
-        Kill("rename", "/manifest.json$"),
-        Kill("create", "/generations/"),
-        Kill("link", "/generations/"),
-        Kill("unlink", "/generations/"),
+        *KILLS_OF_A_COMMIT,
     ],
     ids=str,
 )
