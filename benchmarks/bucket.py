@@ -20,7 +20,7 @@ import psutil
 import torch
 
 from benchmarks.conversion import CHUNK_POINTS, POINTS, make_samples
-from benchmarks.result import Result, add_arguments
+from benchmarks.result import Result, parse
 from benchmarks.servers import ProxyProcess, s3_endpoint
 from zarr_core.convert import convert
 
@@ -45,8 +45,7 @@ def main() -> None:
     parser.add_argument("--scale", type=int, default=10, help="times the points of benchmarks.conversion")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--latency-ms", type=float, default=10)
-    add_arguments(parser)
-    arguments = parser.parse_args()
+    arguments = parse(parser)
     torch.set_num_threads(1)
     import s3fs
 

@@ -25,7 +25,7 @@ import psutil
 import torch
 
 from benchmarks.conversion import CHUNK_POINTS, make_samples
-from benchmarks.result import Result, add_arguments
+from benchmarks.result import Result, parse
 from zarr_core._util.dask_cluster import dask_executor
 from zarr_core._util.processes import WorkerPool
 from zarr_core.convert import convert
@@ -84,8 +84,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--samples", type=int, default=24)
     parser.add_argument("--rounds", type=int, default=5)
-    add_arguments(parser)
-    arguments = parser.parse_args()
+    arguments = parse(parser)
     os.environ["OMP_NUM_THREADS"] = "1"  # of the workers: one core each
     from distributed import Client, LocalCluster
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from benchmarks.result import Result, Value, add_arguments
+from benchmarks.result import Result, Value, parse
 from benchmarks.timing import best_of
 from zarr_core.format.codecs import Codec
 from zarr_core.format.shuffle import shuffle_permutation
@@ -47,8 +47,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     bundled = Path(__file__).parents[1] / "examples" / "data" / "ahmed_rans"
     parser.add_argument("folders", nargs="*", type=Path, default=sorted(bundled.glob("run_*")))
-    add_arguments(parser)
-    arguments = parser.parse_args()
+    arguments = parse(parser)
     chunks = [chunk for folder in arguments.folders for chunk in stored_chunks(folder)]
     size = sum(chunk.nbytes for chunk in chunks)
     result = Result("codecs", "Codecs on shuffled CFD fields", arguments)

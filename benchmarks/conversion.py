@@ -24,7 +24,7 @@ import google_crc32c
 import numpy as np
 import torch
 
-from benchmarks.result import Result, add_arguments
+from benchmarks.result import Result, parse
 from zarr_core._util.processes import WorkerPool
 from zarr_core.format.codecs import DEFAULT_CODEC, Codec
 from zarr_core.points.convert.conversion import convert
@@ -98,8 +98,7 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=24)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--folder", help="where to work (default: the system's folder for temporary files)")
-    add_arguments(parser)
-    arguments = parser.parse_args()
+    arguments = parse(parser)
     # By hand and with one worker alike: one core.
     torch.set_num_threads(1)
     result = Result("conversion", "Converting", arguments)

@@ -31,7 +31,7 @@ from assets.component import dataset_definitions
 from assets.dataset import DatasetDeclaration
 from assets.manifest import manifest_asset
 from benchmarks.endurance import resident_mb
-from benchmarks.result import Result, add_arguments
+from benchmarks.result import Result, parse
 from resources.pools import ConversionPool
 from resources.stores import StoreAccess
 from sensors.arrivals import arrivals_sensor
@@ -187,12 +187,11 @@ def many(result: Result, platform: Platform, plain: StoreManifest, count: int, t
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    add_arguments(parser)
     parser.add_argument("--folder", help="where all files lie; by default the folder of temporary files")
     parser.add_argument("--samples", type=int, default=300)
     parser.add_argument("--known", type=int, default=25_000, help="registered samples, for the idle ticks")
     parser.add_argument("--ticks", type=int, default=5, help="idle ticks, over which memory must not grow")
-    arguments = parser.parse_args()
+    arguments = parse(parser)
     count = arguments.samples
     result = Result("dagster_cost", "Cost of Dagster per sample", arguments)
     result.describe(

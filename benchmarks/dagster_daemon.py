@@ -23,7 +23,7 @@ from pathlib import Path
 import dagster as dg
 
 from benchmarks.dagster_cost import KIND, POINTS, PROJECT, WORKERS, make_samples
-from benchmarks.result import Result, add_arguments
+from benchmarks.result import Result, parse
 from zarr_core._util.processes import WorkerPool
 from zarr_core.points.convert.conversion import convert
 from zarr_core.points.store.head import load_if_any
@@ -98,10 +98,9 @@ def without_dagster(source: Path, store: Path) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    add_arguments(parser)
     parser.add_argument("--folder", help="where all files lie; by default the folder of temporary files")
     parser.add_argument("--samples", type=int, default=2000)
-    arguments = parser.parse_args()
+    arguments = parse(parser)
     count = arguments.samples
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)  # orphans of the daemon are counted with this process
     result = Result("dagster_daemon", "Arrival of tiny samples", arguments)

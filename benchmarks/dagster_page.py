@@ -22,7 +22,7 @@ import dagster as dg
 
 from benchmarks.dagster_cost import PROJECT, Times, timed
 from benchmarks.dagster_daemon import CONVERTED, environment, wait
-from benchmarks.result import Result, add_arguments
+from benchmarks.result import Result, parse
 from sensors.dagster_internals.events import report_runless_events
 from sensors.dagster_internals.tags import DATA_VERSION
 
@@ -50,12 +50,11 @@ def main() -> None:
     from playwright.sync_api import sync_playwright
 
     parser = argparse.ArgumentParser(description=__doc__)
-    add_arguments(parser)
     parser.add_argument("--folder", help="where all files lie; by default the folder of temporary files")
     parser.add_argument("--partitions", type=int, default=25_000)
     parser.add_argument("--picture", help="PNG to write of the page")
     parser.add_argument("--port", type=int, default=3797)
-    arguments = parser.parse_args()
+    arguments = parse(parser)
     count, rows = arguments.partitions, {}
     result = Result("dagster_page", "The page of the partitions", arguments)
     result.describe(f"{count:,} materialized partitions, SQLite; headless Chromium on the machine of the webserver.")

@@ -14,7 +14,7 @@ import tempfile
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
-from benchmarks.result import Result, add_arguments
+from benchmarks.result import Result, parse
 from benchmarks.synthetic import FIELDS, make_source, make_store
 from zarr_core.points.read.reader import ZarrChunkReader
 
@@ -33,8 +33,7 @@ def open_files() -> int:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    add_arguments(parser)
-    result = Result("endurance", "Memory over ten thousand reads", parser.parse_args())
+    result = Result("endurance", "Memory over ten thousand reads", parse(parser))
     result.describe(
         f"{READS:,} draws of {CHUNK_POINTS:,} points of {SAMPLES} samples in random order, {len(FIELDS)} fields, one "
         "process. Memory is compared with that after opening the store."

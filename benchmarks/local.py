@@ -22,7 +22,7 @@ from typing import Any
 import google_crc32c
 import numpy as np
 
-from benchmarks.result import Result, add_arguments
+from benchmarks.result import Result, parse
 from benchmarks.synthetic import DRAWN, FIELDS, POINTS, make_source, make_store
 from zarr_core.format.array_metadata import group_arrays
 from zarr_core.format.codecs import DEFAULT_CODEC
@@ -96,8 +96,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--codec", default=str(DEFAULT_CODEC))
     parser.add_argument("--rounds", type=int, default=400)
-    add_arguments(parser)
-    arguments = parser.parse_args()
+    arguments = parse(parser)
     result = Result("local", "A draw of one sample on a local disk, warm", arguments)
     result.describe(
         f"{POINTS:,} points, {len(FIELDS)} fields, {DRAWN:,} drawn, {arguments.codec}, "

@@ -17,7 +17,7 @@ from dataclasses import replace
 from hashlib import sha256
 from unittest.mock import patch
 
-from benchmarks.result import Result, add_arguments
+from benchmarks.result import Result, parse
 from zarr_core.points.read.reader import ZarrChunkReader
 from zarr_core.points.store.head import HEAD
 from zarr_core.points.store.manifest import ArrayColumn, DomainGrid, DomainLayout, SampleEntry, StoreManifest
@@ -88,8 +88,7 @@ def history(root: str) -> tuple[float, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    add_arguments(parser)
-    result = Result("manifest", "Opening a large manifest", parser.parse_args())
+    result = Result("manifest", "Opening a large manifest", parse(parser))
     result.describe("A fresh process, imports included.")
     with tempfile.TemporaryDirectory() as root:
         storage = Storage(root)

@@ -18,7 +18,7 @@ from unittest import mock
 
 import numpy as np
 
-from benchmarks.result import Result, Value, add_arguments
+from benchmarks.result import Result, Value, parse
 from benchmarks.timing import best_in_turn, best_of
 from zarr_core.matrix import WideMatrix
 from zarr_core.storage import Storage
@@ -127,8 +127,7 @@ def main() -> None:
     parser.add_argument("--features", type=int, default=450_000)
     parser.add_argument("--samples", type=int, default=256)
     parser.add_argument("--codec", nargs="+", default=["none"])
-    add_arguments(parser)
-    options = parser.parse_args()
+    options = parse(parser)
     result = Result("matrix", "The wide matrix: rows, columns, appends", options)
     result.describe(
         f"{options.samples} samples x {options.features:,} features, float32, synthetic beta values with four "

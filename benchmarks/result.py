@@ -21,7 +21,7 @@ class Result:
     Args:
         name: of the JSON file, and of the module that measures.
         title: for the page.
-        arguments: with ``output`` and ``date``, as :func:`add_arguments` defines them.
+        arguments: with ``output`` and ``date``, as :func:`parse` defines them.
     """
 
     def __init__(self, name: str, title: str, arguments: argparse.Namespace) -> None:
@@ -84,10 +84,11 @@ class Result:
         self._path.write_text(json.dumps(self._content, indent=1) + "\n")
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options that every benchmark has."""
+def parse(parser: argparse.ArgumentParser) -> argparse.Namespace:
+    """The arguments of the command line: those of ``parser``, and those that every benchmark has."""
     parser.add_argument("--output", default=RESULTS, help="folder of the JSON (default: benchmarks/results)")
     parser.add_argument("--date", help="to be written into the JSON")
+    return parser.parse_args()
 
 
 def is_met(target: dict[str, Any]) -> bool | None:

@@ -9,7 +9,7 @@ import argparse
 import time
 import tracemalloc
 
-from benchmarks.result import Result, add_arguments
+from benchmarks.result import Result, parse
 from zarr_core.loader import EpochBatchSampler
 
 SAMPLES = 1_000_000
@@ -26,8 +26,7 @@ def resume(position: int) -> None:
 def main() -> None:
     """Measure at the start, in the middle and at the end."""
     parser = argparse.ArgumentParser(description=__doc__)
-    add_arguments(parser)
-    result = Result("resume", "Resuming a long epoch", parser.parse_args())
+    result = Result("resume", "Resuming a long epoch", parse(parser))
     result.describe(f"{SAMPLES:,} samples in batches of {BATCH}, 20 times.")
     rows = []
     for position in (0, SAMPLES // BATCH // 2, SAMPLES // BATCH - 1):

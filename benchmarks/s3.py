@@ -20,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.result import Result, Value, add_arguments
+from benchmarks.result import Result, Value, parse
 from benchmarks.servers import ProxyProcess, s3_endpoint
 from benchmarks.synthetic import DRAWN, FIELDS, POINTS, make_source, make_store
 from zarr_core.format.array_metadata import ArrayLayout, group_arrays
@@ -200,8 +200,7 @@ def main() -> None:
     parser.add_argument("--codec", default="blosc-lz4")
     parser.add_argument("--latencies", nargs="+", type=int, default=[0, 10, 50], metavar="MS")
     parser.add_argument("--rounds", type=int, default=40)
-    add_arguments(parser)
-    arguments = parser.parse_args()
+    arguments = parse(parser)
     result = Result("s3", "Draws from S3", arguments)
     result.describe(
         f"{SAMPLES} samples of {POINTS:,} points, {len(FIELDS)} fields, {DRAWN:,} drawn, {arguments.codec}; "

@@ -24,7 +24,7 @@ from typing import Any
 import boto3
 
 from benchmarks.matrix import write
-from benchmarks.result import Result, Value, add_arguments
+from benchmarks.result import Result, Value, parse
 from benchmarks.servers import ProxyProcess, s3_endpoint
 from benchmarks.synthetic import make_source, make_store
 from zarr_core.points.convert.conversion import convert
@@ -164,8 +164,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, nargs="+", help="and threads, of the sweep (default as in a shootout)")
     parser.add_argument("--sets", nargs="+", help="only sets whose names begin so (default all)")
     parser.add_argument("--local-only", action="store_true", help="without S3")
-    add_arguments(parser)
-    arguments = parser.parse_args()
+    arguments = parse(parser)
     result = Result("shootout", "The recommendation of a shootout against a full sweep", arguments)
     result.describe(
         f"A shootout of {arguments.budget:.0f} s per set; then every setting {arguments.rounds} x 3 times in turns, "

@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.result import Result, add_arguments
+from benchmarks.result import Result, parse
 
 WAYS = {"read": "VTK reads", "pt": "convert .pt", "raw": "convert raw files"}
 _SURFACE = {"pMean": 1, "wallShearStressMean": 3}
@@ -184,8 +184,7 @@ def main() -> None:
     )
     parser.add_argument("--folder", type=Path, help="where to work (default: the system's folder for temporary files)")
     parser.add_argument("--way", choices=("make", *WAYS), help=argparse.SUPPRESS)
-    add_arguments(parser)
-    arguments = parser.parse_args()
+    arguments = parse(parser)
     if arguments.way == "make":
         make_sample(arguments.folder, arguments.cells, arguments.encoding)
         return

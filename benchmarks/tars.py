@@ -28,7 +28,7 @@ import torch
 from webdataset.filters import shuffle
 from webdataset.tariterators import group_by_keys, tar_file_expander
 
-from benchmarks.result import Result, Value, add_arguments
+from benchmarks.result import Result, Value, parse
 from benchmarks.s3 import upload
 from benchmarks.servers import ProxyProcess, s3_endpoint
 from benchmarks.synthetic import DRAWN, FIELDS, make_source, make_store
@@ -170,8 +170,7 @@ def main() -> None:
     parser.add_argument("--points", type=int, default=1_000_000)
     parser.add_argument("--latency", type=int, default=10, metavar="MS")
     parser.add_argument("--rounds", type=int, default=9)
-    add_arguments(parser)
-    arguments = parser.parse_args()
+    arguments = parse(parser)
     result = Result("tars", "Tar shards", arguments)
     result.describe(
         f"{SAMPLES} samples of {arguments.points:,} points, {len(FIELDS)} fields, {DRAWN:,} drawn, batches of {BATCH}, "

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from benchmarks.result import Result, add_arguments
+from benchmarks.result import Result, parse
 from benchmarks.timing import best_of
 from zarr_core.matrix import WideMatrix
 from zarr_core.matrix.ingest.loader import MatrixLoader
@@ -172,8 +172,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.warehouse", description=__doc__.splitlines()[0])
     parser.add_argument("--samples", type=int, default=64)
     parser.add_argument("--features", type=int, default=450_000)
-    add_arguments(parser)
-    options = parser.parse_args()
+    options = parse(parser)
     rows = options.samples * options.features
     result = Result("warehouse", "From a long warehouse to a wide matrix", options)
     result.describe(

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.result import Result, Value, add_arguments
+from benchmarks.result import Result, Value, parse
 from benchmarks.rivals import (
     COMPRESSED,
     DIRECT,
@@ -136,8 +136,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", metavar="RIVAL", help="names as in the table")
     parser.add_argument("--mds-python", type=Path, default=CHECKOUT / ".venv-mds" / "bin" / "python")
     parser.add_argument("--folder", help="where to work (default: the system's folder for temporary files)")
-    add_arguments(parser)
-    arguments = parser.parse_args()
+    arguments = parse(parser)
     result = Result("rivals", "Rivals on a local disk", arguments)
     result.describe(
         f"{arguments.samples} samples of {POINTS:,} points, 4 fields (26 bytes per point), {DRAWN:,} drawn; "

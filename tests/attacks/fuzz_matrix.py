@@ -13,7 +13,7 @@ from typing import Any
 import google_crc32c
 import numpy as np
 
-from tests.attacks.mutations import ESCAPES, as_json, mutate_bytes, mutate_document
+from tests.attacks.mutations import ESCAPES, as_json, mutate_bytes, mutate_document, restore
 from tests.attacks.tally import Tally
 from zarr_core.matrix import WideMatrix
 from zarr_core.matrix.ingest.leases import LEASES, Leases
@@ -74,9 +74,7 @@ class MatrixFuzz:
             if chance.random() < _VERBS:
                 self._verbs()
         finally:
-            for path, data in self._whole.items():
-                path.write_bytes(data)
-            self._whole.clear()
+            restore(self._whole)
 
     def _read(self) -> None:
         with self.tally.ours(f"{self.target}, open"):

@@ -11,7 +11,7 @@ from typing import Any
 import google_crc32c
 import numpy as np
 
-from tests.attacks.mutations import ESCAPES, as_json, mutate_bytes, mutate_document
+from tests.attacks.mutations import ESCAPES, as_json, mutate_bytes, mutate_document, restore
 from tests.attacks.tally import Tally
 from tests.attacks.truth import Sample, stored_sample
 from tests.helpers.small_source import write_source
@@ -70,9 +70,7 @@ class StoreFuzz:
             if chance.random() < _VERBS:
                 self._verbs()
         finally:
-            for path, data in self._whole.items():
-                path.write_bytes(data)
-            self._whole.clear()
+            restore(self._whole)
 
     def _read(self, engine: str) -> None:
         reader = ZarrChunkReader(self.root, engine=engine)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import random
+from pathlib import Path
 from typing import Any
 
 NUMBERS = (0, -1, 1, 2, 3, 7, 255, 2**31 - 1, 2**32, 10**9, 10**15, 2**63 - 1, 2**63, 2**64, 10**400, -(10**15))
@@ -111,3 +112,10 @@ def mutate_bytes(data: bytes, chance: random.Random) -> bytes:
             case _:
                 changed += chance.randbytes(size)
     return bytes(changed)
+
+
+def restore(whole: dict[Path, bytes]) -> None:
+    """Write files as they were, and forget them."""
+    for path, data in whole.items():
+        path.write_bytes(data)
+    whole.clear()

@@ -15,21 +15,7 @@ from hypothesis import strategies as st
 from tests.helpers.examples import LAYOUTS, examples
 from zarr_core.errors import CorruptChunkError
 from zarr_core.format.array_metadata import EMPTY_GROUP, ArrayLayout, group_zarr_json
-from zarr_core.format.codecs import CODECS, Codec
 from zarr_core.format.shards import MISSING_CHUNK, decode_chunk, decode_shard_index, encode_shard
-
-layouts = st.builds(
-    lambda n, dim, chunk, chunks, dtype, codec, checksum: ArrayLayout(
-        n, dim, min(chunk, n), min(chunk, n) * chunks, dtype, Codec.parse(codec), checksum
-    ),
-    n=st.integers(1, 200),
-    dim=st.sampled_from([1, 3]),
-    chunk=st.integers(1, 60),
-    chunks=st.integers(1, 5),
-    dtype=st.sampled_from(["float16", "float32", "float64"]),
-    codec=st.sampled_from(CODECS),
-    checksum=st.booleans(),
-)
 
 
 def rows(layout: ArrayLayout) -> np.ndarray:

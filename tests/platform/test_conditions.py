@@ -35,6 +35,17 @@ def _after_one_conversion(trial: Trial) -> Automation:
     return automation
 
 
+def _after_a_refresh(trial: Trial, *numbers: int) -> Automation:
+    """An automation of these runs that has nothing to request."""
+    automation = Automation(trial)
+    for number in numbers:
+        write_run(trial.source, number)
+    assert trial.convert_all().success
+    assert trial.run("refresh").success
+    automation.evaluate()
+    return automation
+
+
 def test_nothing_is_made_of_an_empty_source(trial: Trial) -> None:
     automation = Automation(trial)
     assert automation.evaluate() == {}
@@ -235,34 +246,20 @@ def test_a_change_right_after_the_conversion_is_converted(trial: Trial) -> None:
 
 
 def test_a_changed_source_is_converted_again(trial: Trial) -> None:
-    automation = Automation(trial)
-    for number in (1, 2):
-        write_run(trial.source, number)
-    assert trial.convert_all().success
-    assert trial.run("refresh").success
-    automation.evaluate()
+    automation = _after_a_refresh(trial, 1, 2)
     write_run(trial.source, 2, shift=1.0)
     assert trial.run("look").success
     assert automation.evaluate() == {"zarr_samples": {"run_2"}}
 
 
 def test_an_observation_without_changes_requests_nothing(trial: Trial) -> None:
-    automation = Automation(trial)
-    write_run(trial.source, 1)
-    assert trial.convert_all().success
-    assert trial.run("refresh").success
-    automation.evaluate()
+    automation = _after_a_refresh(trial, 1)
     assert trial.run("look").success
     assert automation.evaluate() == {}
 
 
 def test_a_vanished_sample_is_followed_by_a_refresh_alone(trial: Trial) -> None:
-    automation = Automation(trial)
-    for number in (1, 2):
-        write_run(trial.source, number)
-    assert trial.convert_all().success
-    assert trial.run("refresh").success
-    automation.evaluate()
+    automation = _after_a_refresh(trial, 1, 2)
     (trial.source / "run_2").rename(trial.source / ".run_2")
     assert trial.run("look").success
     assert everything_derived(automation.evaluate())
@@ -284,12 +281,7 @@ def test_a_sample_that_came_back_is_requested(trial: Trial) -> None:
 
 
 def test_a_renamed_sample_is_retired_and_published_together(trial: Trial) -> None:
-    automation = Automation(trial)
-    for number in (1, 2):
-        write_run(trial.source, number)
-    assert trial.convert_all().success
-    assert trial.run("refresh").success
-    automation.evaluate()
+    automation = _after_a_refresh(trial, 1, 2)
     (trial.source / "run_2").rename(trial.source / "run_3")
     assert trial.run("look").success
     assert trial.samples() == ["run_1", "run_3"]
@@ -375,11 +367,7 @@ def test_a_cancelled_sample_is_not_requested_before_its_source_changes(trial: Tr
 
 
 def test_what_a_person_started_and_cancelled_is_not_requested(trial: Trial) -> None:
-    automation = Automation(trial)
-    write_run(trial.source, 1)
-    assert trial.convert_all().success
-    assert trial.run("refresh").success
-    automation.evaluate()
+    automation = _after_a_refresh(trial, 1)
     write_run(trial.source, 1, shift=1.0)
     assert trial.run("look").success
     cancel(trial, "run_1", "run_1")

@@ -17,16 +17,8 @@ from torch import Tensor
 from zarr_core._util import reused_memory
 from zarr_core._util.redaction import redact
 from zarr_core._util.shared_epoch import SharedEpoch
+from zarr_core.datasets import config as configs
 from zarr_core.datasets.batch import Batch, BatchDataset, BatchItem
-from zarr_core.datasets.config import (
-    StoreDatasetConfig,
-    ZarrAhmedMLDatasetConfig,
-    ZarrDrivAerMLDatasetConfig,
-    ZarrDrivAerNetDatasetConfig,
-    ZarrEmmiWingDatasetConfig,
-    ZarrPointDatasetConfig,
-    ZarrShapeNetCarDatasetConfig,
-)
 from zarr_core.datasets.normalizers import NormalizedBatch, Normalizer, make_normalizers
 from zarr_core.datasets.splits import choose_samples
 from zarr_core.errors import UnknownFieldError, ZarrCoreError
@@ -73,18 +65,18 @@ class ZarrPointDataset(BatchDataset):
         ZarrCoreError: the store, or a split, field, domain or statistic named in the config, does not exist.
     """
 
-    config_class: ClassVar[type[StoreDatasetConfig]] = ZarrPointDatasetConfig
+    config_class: ClassVar[type[configs.StoreDatasetConfig]] = configs.ZarrPointDatasetConfig
     #: Short name of the dataset kind; None for a class that reads any store.
     description: ClassVar[str | None] = None
 
     def __init__(
         self,
-        config: StoreDatasetConfig,
+        config: configs.StoreDatasetConfig,
         *,
         store_factory: Callable[[str], Store] | None = None,
         objects_factory: Callable[[str], Objects] | None = None,
     ) -> None:
-        if not isinstance(config, StoreDatasetConfig):
+        if not isinstance(config, configs.StoreDatasetConfig):
             expected = self.config_class.__name__
             raise ZarrCoreError(
                 f"config must be a {expected}, not {reprlib.repr(config)}; build_dataset takes mappings"
@@ -401,33 +393,33 @@ def _digest(content: Any) -> str:
 class ZarrShapeNetCarDataset(ZarrPointDataset):
     """ShapeNet-Car from a store."""
 
-    config_class = ZarrShapeNetCarDatasetConfig
+    config_class = configs.ZarrShapeNetCarDatasetConfig
     description = "shapenet_car"
 
 
 class ZarrAhmedMLDataset(ZarrPointDataset):
     """AhmedML from a store."""
 
-    config_class = ZarrAhmedMLDatasetConfig
+    config_class = configs.ZarrAhmedMLDatasetConfig
     description = "ahmedml"
 
 
 class ZarrDrivAerMLDataset(ZarrPointDataset):
     """DrivAerML from a store."""
 
-    config_class = ZarrDrivAerMLDatasetConfig
+    config_class = configs.ZarrDrivAerMLDatasetConfig
     description = "drivaerml"
 
 
 class ZarrDrivAerNetDataset(ZarrPointDataset):
     """DrivAerNet and DrivAerNet++ from a store."""
 
-    config_class = ZarrDrivAerNetDatasetConfig
+    config_class = configs.ZarrDrivAerNetDatasetConfig
     description = "drivaernet"
 
 
 class ZarrEmmiWingDataset(ZarrPointDataset):
     """Emmi-Wing from a store."""
 
-    config_class = ZarrEmmiWingDatasetConfig
+    config_class = configs.ZarrEmmiWingDatasetConfig
     description = "emmi_wing"

@@ -10,23 +10,10 @@ from hypothesis import strategies as st
 from tests.helpers.examples import LAYOUTS, examples
 from zarr_core.errors import CorruptChunkError
 from zarr_core.format.array_metadata import ArrayLayout
-from zarr_core.format.codecs import CODECS, Codec
+from zarr_core.format.codecs import Codec
 from zarr_core.format.shards import ChunkIndex, decode_shard_index, encode_shard, pack_lengths, unpack_lengths
 from zarr_core.points.read.plan import plan_read, unpack
 from zarr_core.points.read.sampling import Draw, draw
-
-layouts = st.builds(
-    lambda n, dim, chunk, chunks, dtype, codec, checksum: ArrayLayout(
-        n, dim, min(chunk, n), min(chunk, n) * chunks, dtype, Codec.parse(codec), checksum
-    ),
-    n=st.integers(1, 200),
-    dim=st.sampled_from([1, 3]),
-    chunk=st.integers(1, 60),
-    chunks=st.integers(1, 5),
-    dtype=st.sampled_from(["float16", "float32"]),
-    codec=st.sampled_from(CODECS),
-    checksum=st.booleans(),
-)
 
 
 def rows(layout: ArrayLayout) -> np.ndarray:
