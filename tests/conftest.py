@@ -71,9 +71,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Look only at what the tests make from now on."""
+    """Look only at what the tests make from now on, and not as often as CPython, which took a twentieth of the time."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(20_000, 20, 50)
     gc.enable()
     # Some libraries report what was not collected at the end, after pytest's own last collections.
     atexit.register(gc.unfreeze)

@@ -68,7 +68,8 @@ class Case:
             tables = {v: block(n_samples, n_features, 7 * number + n, d) for n, (v, d) in enumerate(values.items())}
             value = draw(st.sampled_from(sorted(tables)))
             odd = odd_arrays(tables[value])
-            given_as, tables[value] = odd[draw(st.sampled_from(["plain", *ODD]))]
+            make, tables[value] = odd[draw(st.sampled_from(["plain", *ODD]))]
+            given_as = make()
             if tables[value] is None:
                 with pytest.raises(MatrixError, match=f"batch 'b{number}': {value} (is|has) "):
                     self.matrix.append(f"b{number}", ids, tables | {value: given_as})

@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Collection, Iterator, Mapping
+from functools import lru_cache
 from typing import Any
 from urllib.parse import quote
 
@@ -179,8 +180,14 @@ def _has_credentials(text: str) -> bool:
     return False
 
 
+@lru_cache(maxsize=1024)
+def _names_a_secret(variable: str) -> bool:
+    """Whether a variable of the environment may hold a secret: asked of all of them for each text."""
+    return bool(_SECRET_NAME.search(variable))
+
+
 def _known_secrets() -> set[str]:
-    values = [value for name, value in os.environ.items() if _SECRET_NAME.search(name)]
+    values = [os.environ.get(name, "") for name in os.environ if _names_a_secret(name)]
     values += [
         value
         for options in fsspec_conf.values()

@@ -6,6 +6,7 @@ import importlib
 import inspect
 import sys
 from collections.abc import Hashable, Mapping
+from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -28,10 +29,11 @@ _NOETHER_CLASSES = {
 }
 
 
-def shipped_kinds() -> list[str]:
+@cache
+def shipped_kinds() -> tuple[str, ...]:
     """Short names of the datasets whose descriptions come with the library."""
     folder = resources.files("zarr_core.sources").joinpath("kinds")
-    return sorted(entry.name.removesuffix(".yaml") for entry in folder.iterdir() if entry.name.endswith(".yaml"))
+    return tuple(sorted(entry.name.removesuffix(".yaml") for entry in folder.iterdir() if entry.name.endswith(".yaml")))
 
 
 def resolve_kind(kind: str | SourceDescription | object) -> SourceDescription:
@@ -50,8 +52,7 @@ def resolve_kind(kind: str | SourceDescription | object) -> SourceDescription:
         return _described_by(kind)
     kind = shipped_name(kind)
     if kind in shipped_kinds():
-        text = resources.files("zarr_core.sources").joinpath("kinds", f"{kind}.yaml").read_text()
-        return _from_yaml(text, kind)
+        return _shipped(kind)
     if kind.endswith((".yaml", ".yml")):
         try:
             return _from_yaml(Path(kind).read_text(), kind)
@@ -62,6 +63,13 @@ def resolve_kind(kind: str | SourceDescription | object) -> SourceDescription:
     raise SourceError(
         f"no dataset kind {kind!r}: use one of {', '.join(shipped_kinds())}, a dotted path or the path of a YAML file"
     )
+
+
+@cache
+def _shipped(kind: str) -> SourceDescription:
+    """The description that comes with the library: parsed once per process, since every opened source asks for it."""
+    text = resources.files("zarr_core.sources").joinpath("kinds", f"{kind}.yaml").read_text()
+    return _from_yaml(text, kind)
 
 
 def short_name(kind: str) -> str:

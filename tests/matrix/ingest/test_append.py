@@ -97,7 +97,8 @@ def test_a_full_matrix_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ODD)
 def test_cells_are_appended_as_they_are_meant_or_refused(tmp_path: Path, name: str) -> None:
-    cells, expected = odd_arrays(block(3))[name]
+    make, expected = odd_arrays(block(3))[name]
+    cells = make()
     matrix = WideMatrix.create(tmp_path, FEATURES, {"beta": "float32"}, **SMALL)
     before = Storage(tmp_path).list()
     if expected is None:
