@@ -186,7 +186,7 @@ class DatasetDeclaration(Declaration):
             source_url=self.source,
             splits=self.splits,
             fingerprint=self.fingerprint,
-            settings={**settings.to_document(), "field_dtypes": dtypes},
+            settings={**settings.to_document(), "layout": settings.layout, "field_dtypes": dtypes},
             **options,
         )
 

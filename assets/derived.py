@@ -10,23 +10,27 @@ from assets.declaration import Declaration
 
 
 def derived_asset(
-    declared: Declaration, name: str, upstream: str, description: str, metadata: Mapping[str, Any], kinds: set[str]
+    declared: Declaration, upstream: str, metadata: Mapping[str, Any], kinds: set[str], way_out: str
 ) -> Callable[[Callable[..., Any]], dg.AssetsDefinition]:
-    """Decorator of the function that makes such an asset.
+    """Decorator of the function that makes such an asset: its name is that of the asset, its docstring describes it.
 
     Args:
         declared: the dataset.
-        name: of the asset, among those of the dataset.
         upstream: name of the asset that it is made from.
-        description, metadata, kinds: as of any asset.
+        metadata, kinds: as of any asset.
+        way_out: end of the description, see :func:`if_red`.
     """
-    return dg.asset(
-        key=declared.key(name),
-        group_name=declared.name,
-        deps=[declared.key(upstream)],
-        automation_condition=follow_what_was_published(),
-        code_version="1",
-        description=description,
-        metadata=metadata,
-        kinds=kinds,
-    )
+
+    def decorate(make: Callable[..., Any]) -> dg.AssetsDefinition:
+        return dg.asset(
+            key=declared.key(make.__name__),
+            group_name=declared.name,
+            deps=[declared.key(upstream)],
+            automation_condition=follow_what_was_published(),
+            code_version="1",
+            description=" ".join(str(make.__doc__).split()) + way_out,
+            metadata=metadata,
+            kinds=kinds,
+        )(make)
+
+    return decorate

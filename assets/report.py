@@ -17,17 +17,14 @@ MEASURED_SAMPLES = 12
 def report_asset(dataset: DatasetDeclaration) -> dg.AssetsDefinition:
     """``report.html`` and ``report.json`` in the dataset's report folder."""
 
-    @derived_asset(
-        dataset,
-        "benchmark_report",
-        "statistics",
-        description="Bytes, requests and samples per second of training reads, against the `.pt` files, as a page to "
-        "look at and as JSON."
-        + if_red("where-is-the-reason", "read the last event of the run; readers of the store need no report"),
-        metadata={"store": dataset.shown_store, "report": dataset.report},
-        kinds={"html", "matplotlib"},
-    )
+    way_out = if_red("where-is-the-reason", "read the last event of the run; readers of the store need no report")
+    metadata = {"store": dataset.shown_store, "report": dataset.report}
+
+    @derived_asset(dataset, "statistics", metadata, {"html", "matplotlib"}, way_out)
     def benchmark_report() -> dg.MaterializeResult:
+        """Bytes, requests and samples per second of training reads, against the `.pt` files, as a page to look at and
+        as JSON.
+        """
         # Imports matplotlib, which a code server that only lists assets does not need.
         from zarr_core.benchmark import run_benchmark
 

@@ -16,17 +16,13 @@ from zarr_core.points.store.manifest import StoreManifest
 def statistics_asset(dataset: DatasetDeclaration) -> dg.AssetsDefinition:
     """``statistics/<generation>/`` in the store, over the training samples if there are any, else over all samples."""
 
-    @derived_asset(
-        dataset,
-        "statistics",
-        "manifest",
-        description="Mean, standard deviation, extremes and log-scale moments of every field over the training "
-        "samples: the datasets normalize with them."
-        + if_red("a-failed-check", f"read the last event of the run, and run {dataset.name}_refresh again"),
-        metadata={"store": dataset.shown_store},
-        kinds={"yaml", "numpy"},
-    )
+    way_out = if_red("a-failed-check", f"read the last event of the run, and run {dataset.name}_refresh again")
+
+    @derived_asset(dataset, "manifest", {"store": dataset.shown_store}, {"yaml", "numpy"}, way_out)
     def statistics(context: dg.AssetExecutionContext, stores: StoreAccess) -> dg.MaterializeResult:
+        """Mean, standard deviation, extremes and log-scale moments of every field over the training samples: the
+        datasets normalize with them.
+        """
         manifest = stores.manifest(dataset.store)
         split = statistics_split(manifest)
         # Reads one small object per sample: latency decides, so many requests run at once.

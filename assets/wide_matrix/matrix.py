@@ -69,17 +69,13 @@ def matrix_asset(declared: MatrixDeclaration) -> dg.AssetsDefinition:
 def columns_asset(declared: MatrixDeclaration) -> dg.AssetsDefinition:
     """The copy for reads of few features of many samples, brought up to the latest batch."""
 
-    @derived_asset(
-        declared,
-        "columns",
-        "matrix",
-        description="The column-major copy: reads of few features of many samples use it automatically. Only batches "
-        "that it lacks are read and written."
-        + if_red("a-damaged-chunk", "read the last event of the run; run the refresh again when its reason is gone"),
-        metadata={"matrix": declared.shown_matrix},
-        kinds={"zarr"},
-    )
+    way_out = if_red("a-damaged-chunk", "read the last event of the run; run the refresh again when its reason is gone")
+
+    @derived_asset(declared, "matrix", {"matrix": declared.shown_matrix}, {"zarr"}, way_out)
     def columns(context: dg.AssetExecutionContext, warehouses: WarehouseAccess) -> dg.MaterializeResult:
+        """The column-major copy: reads of few features of many samples use it automatically. Only batches that it
+        lacks are read and written.
+        """
         opened = warehouses.matrix(declared.matrix)
         added = opened.derive_columns()
         context.log.info(f"{len(added)} batches added to the column-major copy")

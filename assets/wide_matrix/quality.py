@@ -19,17 +19,14 @@ _PICTURED_BATCHES = 6
 def quality_report_asset(declared: MatrixDeclaration) -> dg.AssetsDefinition:
     """``quality.html`` and ``quality.json`` in the declared report folder."""
 
-    @derived_asset(
-        declared,
-        "quality_report",
-        "columns",
-        description="Missing values, distributions and coverage of every batch, and samples that stand out, as a page "
-        "to look at and as JSON. Only new batches are read."
-        + if_red("where-is-the-reason", "read the last event of the run; readers of the matrix need no report"),
-        metadata={"matrix": declared.shown_matrix, "report": declared.report},
-        kinds={"html", "matplotlib"},
-    )
+    way_out = if_red("where-is-the-reason", "read the last event of the run; readers of the matrix need no report")
+    metadata = {"matrix": declared.shown_matrix, "report": declared.report}
+
+    @derived_asset(declared, "columns", metadata, {"html", "matplotlib"}, way_out)
     def quality_report(warehouses: WarehouseAccess) -> dg.MaterializeResult:
+        """Missing values, distributions and coverage of every batch, and samples that stand out, as a page to look at
+        and as JSON. Only new batches are read.
+        """
         # Imports matplotlib, which a code server that only lists assets does not need.
         from zarr_core.matrix.quality.report import quality_report as make_report
 

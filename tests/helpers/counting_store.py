@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
 
 from zarr.abc.store import ByteRequest, Store
 from zarr.core.buffer import Buffer, BufferPrototype
 from zarr.storage import WrapperStore
+
+T = TypeVar("T")
 
 
 class CountingStore(WrapperStore[Store]):
@@ -52,3 +55,21 @@ class CountingStore(WrapperStore[Store]):
         self.bytes += size
         self.by_key[key][0] += 1
         self.by_key[key][1] += size
+
+
+class Kept(Generic[T]):
+    """A factory of stores, or of what fetches objects, that keeps what it has ``made``."""
+
+    def __init__(self, make: Callable[[str], T]) -> None:
+        self._make = make
+        self.made: list[T] = []
+
+    def __call__(self, root: str) -> T:
+        self.made.append(self._make(root))
+        return self.made[-1]
+
+    @property
+    def only(self) -> T:
+        """What was made, once."""
+        (only,) = self.made
+        return only

@@ -51,14 +51,14 @@ def matrix(tmp_path: Path) -> WideMatrix:
 
 
 def test_a_commit_during_the_verification_is_no_damage(matrix: WideMatrix, monkeypatch: pytest.MonkeyPatch) -> None:
-    original = module.FeatureAxis.from_npy
+    original = module.load_axis
 
     def overtaken(*arguments: Any) -> Any:
-        monkeypatch.setattr(module.FeatureAxis, "from_npy", original)
+        monkeypatch.setattr(module, "load_axis", original)
         append(WideMatrix.open(matrix.url), "c", 2, seed=3)
         return original(*arguments)
 
-    monkeypatch.setattr(module.FeatureAxis, "from_npy", overtaken)
+    monkeypatch.setattr(module, "load_axis", overtaken)
     report = verify_matrix(matrix.url)
     assert (report.problems, report.unnamed) == ([], 0)
 

@@ -12,6 +12,7 @@ from assets.wide_matrix.component import matrix_definitions
 from assets.wide_matrix.declaration import MatrixDeclaration
 from resources.warehouses import WarehouseAccess
 from sensors.dagster_internals.tags import partition_range_tags
+from tests.platform.trial import Recorded
 from zarr_core.matrix import WideMatrix
 from zarr_core.matrix.ingest.loader import MatrixLoader
 
@@ -57,7 +58,7 @@ def assert_equal_to_a_pivot(matrix: WideMatrix, warehouse: Path) -> None:
         np.testing.assert_array_equal(matrix.read(matrix.sample_ids, value=value), wide.to_numpy("f4", na_value=np.nan))
 
 
-class MatrixTrial:
+class MatrixTrial(Recorded):
     """A declared matrix, and its jobs run in this process."""
 
     def __init__(self, declared: MatrixDeclaration, instance: dg.DagsterInstance) -> None:
@@ -100,14 +101,3 @@ class MatrixTrial:
 
     def loaded(self) -> set[str]:
         return set(self.instance.get_materialized_partitions(self.dataset.key("matrix_batches")))
-
-    def materialization(self, asset: str, batch_id: str | None = None) -> dg.AssetMaterialization:
-        """The latest of an asset, or of one of its batches."""
-        records = self.instance.fetch_materializations(
-            dg.AssetRecordsFilter(self.dataset.key(asset), asset_partitions=None if batch_id is None else [batch_id]),
-            limit=1,
-        ).records
-        assert records, f"{asset} {batch_id or ''} was never materialized"
-        found = records[0].asset_materialization
-        assert found is not None
-        return found

@@ -10,6 +10,7 @@ import pytest
 from dagster._core.execution.asset_backfill import AssetGraphSubset
 from dagster._core.execution.backfill import BulkActionStatus, PartitionBackfill
 
+from tests.helpers.stores import flip
 from tests.platform.automation import Automation
 from tests.platform.test_queued_runs import queue
 from tests.platform.trial import Trial, corrupt, write_run
@@ -23,6 +24,17 @@ pytestmark = pytest.mark.usefixtures("nothing_measured")
 
 def everything_derived(requested: dict[str, set[str | None]]) -> bool:
     return set(requested) == set(DERIVED)
+
+
+def _after_arrivals(trial: Trial) -> Automation:
+    """An automation that has requested the conversion of three samples."""
+    automation = Automation(trial)
+    automation.evaluate()
+    for number in (1, 2, 3):
+        write_run(trial.source, number)
+    assert trial.run("look").success
+    assert set(automation.evaluate()) == {"zarr_samples"}
+    return automation
 
 
 def _after_one_conversion(trial: Trial) -> Automation:
@@ -46,6 +58,18 @@ def _after_a_refresh(trial: Trial, *numbers: int) -> Automation:
     return automation
 
 
+def _with_a_damaged_shard(trial: Trial) -> tuple[Automation, Path]:
+    """An automation that has seen no run, and a shard of one of two runs; to flip it again mends it."""
+    automation = Automation(trial)
+    automation.evaluate()
+    for number in (1, 2):
+        write_run(trial.source, number)
+    assert trial.convert_all().success
+    shard = next(Path(trial.dataset.store).glob("samples/run_1/*/volume/velocity/c/0/0"))
+    flip(shard)
+    return automation, shard
+
+
 def test_nothing_is_made_of_an_empty_source(trial: Trial) -> None:
     automation = Automation(trial)
     assert automation.evaluate() == {}
@@ -62,12 +86,7 @@ def test_arrivals_before_the_first_evaluation_are_converted(trial: Trial) -> Non
 
 
 def test_one_batch_is_followed_by_one_refresh(trial: Trial) -> None:
-    automation = Automation(trial)
-    automation.evaluate()
-    for number in (1, 2, 3):
-        write_run(trial.source, number)
-    assert trial.run("look").success
-    assert set(automation.evaluate()) == {"zarr_samples"}
+    automation = _after_arrivals(trial)
     assert trial.run("convert", "run_1", "run_3").success
     assert everything_derived(automation.evaluate())
     assert trial.run("refresh").success
@@ -299,19 +318,12 @@ def test_a_request_that_never_became_a_run_is_repeated(trial: Trial) -> None:
 
 
 def test_a_failed_check_holds_back_what_follows_whoever_ran_it(trial: Trial) -> None:
-    automation = Automation(trial)
-    automation.evaluate()
-    for number in (1, 2):
-        write_run(trial.source, number)
-    assert trial.convert_all().success
-    shard = next(Path(trial.dataset.store).glob("samples/run_1/*/volume/velocity/c/0/0"))
-    whole = shard.read_bytes()
-    shard.write_bytes(whole[:10] + bytes([whole[10] ^ 1]) + whole[11:])
+    automation, shard = _with_a_damaged_shard(trial)
     assert not trial.publish().success
     assert automation.evaluate() == {}
     assert automation.evaluate() == {}
 
-    shard.write_bytes(whole)
+    flip(shard)
     assert trial.publish().success
     assert set(automation.evaluate()) == {"statistics", "benchmark_report"}
     assert trial.run("refresh").success
@@ -319,18 +331,11 @@ def test_a_failed_check_holds_back_what_follows_whoever_ran_it(trial: Trial) -> 
 
 
 def test_a_check_that_failed_in_the_automations_own_run_is_followed_when_it_passes(trial: Trial) -> None:
-    automation = Automation(trial)
-    automation.evaluate()
-    for number in (1, 2):
-        write_run(trial.source, number)
-    assert trial.convert_all().success
-    shard = next(Path(trial.dataset.store).glob("samples/run_1/*/volume/velocity/c/0/0"))
-    whole = shard.read_bytes()
-    shard.write_bytes(whole[:10] + bytes([whole[10] ^ 1]) + whole[11:])
+    automation, shard = _with_a_damaged_shard(trial)
     assert everything_derived(automation.evaluate())
     assert not trial.run("refresh").success
     assert automation.evaluate() == {}
-    shard.write_bytes(whole)
+    flip(shard)
     failed = {dg.AssetCheckKey(trial.dataset.key("manifest"), name) for name in ("checksums", "equivalence")}
     alone = trial.definitions.resolve_implicit_global_asset_job_def().get_subset(asset_check_selection=failed)
     assert alone.execute_in_process(instance=trial.instance).success, "*Execute* on the page of the checks"
@@ -345,12 +350,7 @@ def cancel(trial: Trial, first: str, last: str, **tags: str) -> None:
 
 
 def test_a_cancelled_sample_is_not_requested_before_its_source_changes(trial: Trial) -> None:
-    automation = Automation(trial)
-    automation.evaluate()
-    for number in (1, 2, 3):
-        write_run(trial.source, number)
-    assert trial.run("look").success
-    assert set(automation.evaluate()) == {"zarr_samples"}
+    automation = _after_arrivals(trial)
     cancel(trial, "run_1", "run_3")
     assert automation.evaluate() == {}
     assert Automation(trial).evaluate() == {}, "nor by an automation without a cursor"

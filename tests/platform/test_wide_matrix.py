@@ -41,7 +41,7 @@ def trial(tmp_path: Path, instance: dg.DagsterInstance) -> MatrixTrial:
 @pytest.fixture
 def nothing_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leaves out the report's page, which takes most of the time of a refresh."""
-    monkeypatch.setattr("zarr_core.matrix.quality.report._page_renderer", lambda: lambda report: "")
+    monkeypatch.setattr("zarr_core.matrix.quality.page.render_page", lambda report: "")
 
 
 def checked(result: dg.ExecuteInProcessResult) -> dict[str, dg.AssetCheckEvaluation]:

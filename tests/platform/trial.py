@@ -12,6 +12,7 @@ import torch
 
 from assets.component import dataset_definitions
 from assets.dataset import DatasetDeclaration
+from assets.declaration import Declaration
 from resources.pools import ConversionPool
 from resources.stores import StoreAccess
 from sensors.dagster_internals.tags import partition_range_tags
@@ -27,6 +28,23 @@ class Threads(ConversionPool):
     def executor(self, workers: int, *_: object) -> Iterator[Executor]:
         with ThreadPoolExecutor(workers) as pool:
             yield pool
+
+
+class Recorded:
+    """What an instance of Dagster has recorded of a declared dataset."""
+
+    instance: dg.DagsterInstance
+    dataset: Declaration
+
+    def materialization(self, asset: str, partition: str | None = None) -> dg.AssetMaterialization:
+        """The latest of an asset, or of one of its samples or batches."""
+        partitions = None if partition is None else [partition]
+        wanted = dg.AssetRecordsFilter(self.dataset.key(asset), asset_partitions=partitions)
+        records = self.instance.fetch_materializations(wanted, limit=1).records
+        assert records, f"{asset} {partition or ''} was never materialized"
+        found = records[0].asset_materialization
+        assert found is not None
+        return found
 
 
 def write_run(source: Path, number: int, points: int = 300, shift: float = 0.0) -> Path:
@@ -57,7 +75,7 @@ def definitions_of(dataset: DatasetDeclaration, pool: ConversionPool | None = No
     )
 
 
-class Trial:
+class Trial(Recorded):
     """A dataset, and its jobs run in this process."""
 
     def __init__(self, dataset: DatasetDeclaration, instance: dg.DagsterInstance) -> None:
@@ -93,14 +111,3 @@ class Trial:
     def converted(self) -> set[str]:
         """Samples with a materialization."""
         return set(self.instance.get_materialized_partitions(self.dataset.key("zarr_samples")))
-
-    def materialization(self, asset: str, sample_id: str | None = None) -> dg.AssetMaterialization:
-        """The latest of an asset, or of one of its samples."""
-        records = self.instance.fetch_materializations(
-            dg.AssetRecordsFilter(self.dataset.key(asset), asset_partitions=None if sample_id is None else [sample_id]),
-            limit=1,
-        ).records
-        assert records, f"{asset} {sample_id or ''} was never materialized"
-        found = records[0].asset_materialization
-        assert found is not None
-        return found

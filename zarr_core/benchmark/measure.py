@@ -101,7 +101,8 @@ def count_reads(
             for epoch in range(1, repeats + 1):
                 count.reset()
                 sample.read(reader, way, num_points, epoch)
-                paths = _array_paths(reader, sample)
+                relpath = reader.manifest.samples[sample.sample_id].relpath
+                paths = {f"{relpath}/{reader.manifest.fields[field].array_name}/c/": field for field in sample.fields}
                 for key, (requests, size) in count.by_key.items():
                     field = next((field for path, field in paths.items() if key.startswith(path)), "metadata")
                     fields[field][way] += np.array([size, requests]) / repeats
@@ -122,11 +123,6 @@ def count_reads(
 
 def _zeros() -> dict[str, np.ndarray]:
     return {way: np.zeros(2) for way in WAYS}
-
-
-def _array_paths(reader: ZarrChunkReader, sample: MeasuredSample) -> dict[str, str]:
-    relpath = reader.manifest.samples[sample.sample_id].relpath
-    return {f"{relpath}/{reader.manifest.fields[field].array_name}/c/": field for field in sample.fields}
 
 
 def _means(sums: Mapping[str, np.ndarray], n_samples: int) -> dict[str, dict[str, float]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from torch.utils.data import IterableDataset, get_worker_info
@@ -12,6 +12,7 @@ from zarr_core.errors import ZarrCoreError
 from zarr_core.loader.epochs import epoch_setter
 from zarr_core.loader.ranks import check_divided_once, rank_and_world, rank_and_world_of_launcher
 from zarr_core.loader.sampler import EpochBatchSampler, Shares
+from zarr_core.loader.threads import fetch_items
 
 
 class ZarrIterableDataset(IterableDataset[Any]):
@@ -108,7 +109,7 @@ class SampleIterator(Iterator[Any]):
             indices = self._shares.take()
             if indices is None:
                 raise StopIteration
-            self._waiting = _fetch(self._samples.dataset, indices)[::-1]
+            self._waiting = list(fetch_items(self._samples.dataset, indices))[::-1]
         return self._waiting.pop()
 
     def state_dict(self) -> dict[str, Any]:
@@ -140,8 +141,3 @@ class SampleIterator(Iterator[Any]):
         if state.get("epoch_set", True):
             self._samples.set_epoch(self._sampler.epoch)
         self._position, self._shares, self._waiting = state["position"], None, []
-
-
-def _fetch(dataset: Any, indices: list[int]) -> list[Any]:
-    fetch: Callable[[list[int]], Any] | None = getattr(dataset, "__getitems__", None)
-    return [dataset[index] for index in indices] if fetch is None else list(fetch(indices))

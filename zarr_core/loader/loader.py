@@ -15,7 +15,7 @@ from zarr_core._util.arguments import whole_number
 from zarr_core.errors import ZarrCoreError
 from zarr_core.loader.epochs import epoch_setter
 from zarr_core.loader.sampler import CountedEpochs, EpochBatchSampler, Shares
-from zarr_core.loader.threads import map_in_threads
+from zarr_core.loader.threads import fetch_items, map_in_threads
 
 T = TypeVar("T")
 
@@ -78,21 +78,18 @@ class ResumableLoader(DataLoader[T]):
         self._sampler.begin()
         epoch = self._sampler.epoch
         with self._batches.taken_by_loader():
-            batches = self._read_by_threads() if self.num_threads else super().__iter__()
+            if self.num_threads:
+                batches = map_in_threads(self._read_batch, iter(self._batches), self.num_threads, self._batches_ahead)
+            else:
+                batches = super().__iter__()
         for batch in batches:
             self._sampler.check_epoch(epoch)
             self._sampler.position += 1
             yield batch
 
-    def _read_by_threads(self) -> Iterator[T]:
-        taken = iter(self._batches)
-        return map_in_threads(self._read_batch, taken, self.num_threads, self._batches_ahead)
-
     def _read_batch(self, indices: list[int]) -> T:
         """What DataLoader does without worker processes."""
-        dataset: Any = self.dataset
-        items = dataset.__getitems__(indices) if hasattr(dataset, "__getitems__") else [dataset[i] for i in indices]
-        batch: T = self.collate_fn(items)
+        batch: T = self.collate_fn(fetch_items(self.dataset, indices))
         if self.pin_memory and torch.cuda.is_available():
             batch = pin_memory(batch)  # type: ignore[no-untyped-call]
         return batch

@@ -9,9 +9,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TypeVar
+from typing import Any, TypeVar
 
 T = TypeVar("T")
+
+
+def fetch_items(dataset: Any, indices: list[int]) -> Any:
+    """The items at some indices of a dataset, read together if it can do that."""
+    return dataset.__getitems__(indices) if hasattr(dataset, "__getitems__") else [dataset[i] for i in indices]
 
 
 def map_in_threads(

@@ -137,15 +137,17 @@ def stage_matrix(
     copy = _MatrixCopy(source, target, state, wanted, _batches_of(source.url, wanted, sample_ids))
     tasks = copy.prepare(check)
     report = MatrixStageReport(copy.part, tuple(copy.chosen))
+    problems: dict[str, str] = {}
     results = map_in_processes(partial(_stage_shard, source, target), tasks, workers, _not_staged, executor)
     with tqdm(total=len(tasks), unit="shard", desc="stage", dynamic_ncols=True, disable=not progress) as bar:
         for result in results:
-            if not result.problem and executor is not None:
+            if result.problem:
+                problems[result.name] = f"{result.name}: {result.problem}"
+            elif executor is not None:
                 target.check_shared(result.name)
             report.shards.append(result)
             bar.set_postfix_str(f"{format_size(report.copied)} copied", refresh=False)
             bar.update()
-    problems = {shard.name: f"{shard.name}: {shard.problem}" for shard in report.shards if shard.problem}
     report.failed = _failed_batches(copy.part, problems)
     if copy.chosen and len(report.failed) == len(copy.chosen):
         first = next(iter(problems.values()))
@@ -211,9 +213,8 @@ class _MatrixCopy:
 
     def _copy_small(self) -> None:
         """Copy the names of the features and the metadata, unless they are there."""
-        axis = self.state.axis
-        digests = {axis.path: axis.sha256} | {table.path: table.sha256 for table in self.state.metadata.values()}
-        for name, sha256 in digests.items():
+        for recorded in (self.state.axis, *self.state.metadata.values()):
+            name, sha256 = recorded.path, recorded.sha256
             if self.target.exists(name) and _sha256(self.target.read(name)) == sha256:
                 continue
             data = self.source.read(name)

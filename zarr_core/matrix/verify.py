@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 import os
 from collections.abc import Iterator
@@ -17,10 +16,11 @@ from zarr_core.format.object_names import ZARR_JSON
 from zarr_core.matrix.read.cells import read_copy
 from zarr_core.matrix.read.fetch import ChunkFetcher
 from zarr_core.matrix.read.parts import feature_parts
-from zarr_core.matrix.store.axis import FeatureAxis
+from zarr_core.matrix.store.axis import load_axis
 from zarr_core.matrix.store.head import HEAD, SHARD
 from zarr_core.matrix.store.layout import ChunkLayout
 from zarr_core.matrix.store.metadata import announced_rows
+from zarr_core.matrix.store.sample_table import read_table_file
 from zarr_core.matrix.store.state import MatrixState
 from zarr_core.storage import Storage
 from zarr_core.storage.byte_ranges import open_objects
@@ -115,19 +115,14 @@ def _states(storage: Storage, current: MatrixState, found: list[tuple[str, str]]
 def _metadata_problems(storage: Storage, state: MatrixState) -> Iterator[tuple[str, str]]:
     """Problems with the objects beside the shards, each with the name of the object."""
     try:
-        axis = FeatureAxis.from_npy(storage.read(state.axis.path), state.axis.sha256, state.axis.path)
-        if len(axis) != state.axis.length:
-            yield state.axis.path, f"{state.axis.path}: {len(axis)} features, but the head records {state.axis.length}"
-    except FileNotFoundError:
-        yield state.axis.path, f"{state.axis.path}: the names of the features are missing"
+        load_axis(storage, state.axis)
     except ZarrCoreError as error:
         yield state.axis.path, str(error)
     for kind, table in state.metadata.items():
         try:
-            if hashlib.sha256(storage.read(table.path)).hexdigest() != table.sha256:
-                yield table.path, f"{table.path}: the metadata of the {kind} is not that which was committed"
-        except FileNotFoundError:
-            yield table.path, f"{table.path}: the metadata of the {kind} is missing"
+            read_table_file(storage, table, kind)
+        except CorruptChunkError as error:
+            yield table.path, str(error)
     name = generation_name(state.generation)
     try:
         name, data = read_archive(storage, state.generation)

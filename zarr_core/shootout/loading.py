@@ -18,7 +18,7 @@ from torch.utils.data._utils.pin_memory import pin_memory
 
 from zarr_core.loader.threads import map_in_threads
 from zarr_core.shootout.candidates import NO_WORKERS, Loader
-from zarr_core.shootout.formats import Arrays, Entry, Format, stacked
+from zarr_core.shootout.formats import Entry, Format, stacked
 from zarr_core.shootout.planner import MeasurementError
 
 # Bytes read from a device, as a share of the bytes of the batches, from which files were not in memory. Compression and
@@ -105,7 +105,7 @@ class _Items(Dataset[Any]):
     def __getitems__(self, items: list[tuple[Any, int]]) -> Any:
         if not items:
             return self.reading.get_ready()
-        return _tensors(self.open().read_batch(items))
+        return self.open().read_batch(items)
 
     def in_threads(self) -> Iterator[Any]:
         """Batches as ``ResumableLoader(num_threads=...)`` reads them."""
@@ -113,7 +113,7 @@ class _Items(Dataset[Any]):
         self.open()  # before the threads, which share it
 
         def fetch(items: Any) -> Any:
-            batch = self.__getitems__(items)
+            batch = _tensors(self.__getitems__(items))
             return pin_memory(batch) if loader.pin else batch  # type: ignore[no-untyped-call]
 
         batches: Any = iter(_Batches(self.reading))
@@ -136,7 +136,7 @@ class _Stream(IterableDataset[Any]):
             self.format = self.reading.open()
         endless = self._items(self.format, number, workers)
         for _ in itertools.islice(itertools.count(), number, self.reading.batches, workers):
-            yield _tensors(stacked(list(itertools.islice(endless, self.reading.batch_size))))
+            yield stacked(list(itertools.islice(endless, self.reading.batch_size)))
 
     @staticmethod
     def _items(opened: Format, number: int, workers: int) -> Iterator[Any]:
@@ -169,17 +169,13 @@ class _Batches(Sampler[list[tuple[Any, int]]]):
                 yield ids[number], epoch
 
 
-def _tensors(batch: Arrays) -> dict[str, Any]:
+def _tensors(batch: Any) -> dict[str, Any]:
     """Arrays of a batch as tensors of the same memory."""
     tensors: dict[str, Any] = {}
     for name, arrays in batch.items():
         whole = isinstance(arrays, np.ndarray)
         tensors[name] = torch.from_numpy(arrays) if whole else list(map(torch.from_numpy, arrays))
     return tensors
-
-
-def _as_it_is(batch: Any) -> Any:
-    return batch
 
 
 @dataclass(frozen=True)
@@ -314,7 +310,7 @@ def _loading(reading: Reading, left: float) -> Iterator[tuple[Any, Iterator[Any]
         iterator = dataset.in_threads()
     else:
         pin = reading.loader.pin
-        iterator = iter(DataLoader(dataset, num_workers=workers, pin_memory=pin, collate_fn=_as_it_is, **options))
+        iterator = iter(DataLoader(dataset, num_workers=workers, pin_memory=pin, collate_fn=_tensors, **options))
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from functools import partial
+from operator import itemgetter
 from typing import Any
 
 from zarr_core._util.units import format_size
@@ -29,7 +30,7 @@ def render_page(report: dict[str, Any]) -> str:
     main = by_reads[named["reads"]]
     formats = {}
     for reads, text in words.items():
-        figure = rates_chart(_by_the_trainer(by_reads[reads]), tiers, _format, text)
+        figure = rates_chart(_by_the_trainer(by_reads[reads]), tiers, itemgetter("format"), text)
         if figure:
             formats[text] = as_svg(figure)
     stores = [row for row in _by_the_trainer(main) if row["format"] == OURS]
@@ -59,10 +60,6 @@ def render_page(report: dict[str, Any]) -> str:
 def _by_the_trainer(rows: Sequence[Row]) -> list[Row]:
     """Without workers and threads."""
     return [row for row in rows if not row["workers"] and not row["threads"]]
-
-
-def _format(row: Row) -> str:
-    return str(row["format"])
 
 
 def _settings(unit: str, row: Row) -> str:

@@ -96,7 +96,7 @@ def write_archive(
     pieces = [document]
     if commit is not None:
         pieces = [b'{"commit":' + json.dumps(commit(), separators=(",", ":")).encode() + b",", document[1:]]
-    storage.create(compressed, b"".join(map(_member, pieces)))
+    storage.create(compressed, b"".join(zlib.compress(piece, _LEVEL, _GZIP) for piece in pieces))
 
 
 def read_commit(storage: Storage, archive: StoredObject) -> dict[str, Any]:
@@ -119,8 +119,3 @@ def read_commit(storage: Storage, archive: StoredObject) -> dict[str, Any]:
         return expect(dict, parse_json(data[len(start) : -1]), "commit")
     except (ValueError, zlib.error) as error:
         raise ManifestError(f"{storage.url}/{archive.name} is damaged: {error}") from error
-
-
-def _member(piece: bytes) -> bytes:
-    member = zlib.compressobj(_LEVEL, wbits=_GZIP)
-    return member.compress(piece) + member.flush()

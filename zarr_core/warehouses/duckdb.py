@@ -20,7 +20,7 @@ from zarr_core.storage import absolute, is_local
 from zarr_core.warehouses.files import ListedFile, check_unchanged, list_files
 from zarr_core.warehouses.join import PositionJoin, duckdb_connection
 from zarr_core.warehouses.protocol import LongColumns, Unloaded, Warehouse
-from zarr_core.warehouses.sql import distinct_query, literal, value_column
+from zarr_core.warehouses.sql import distinct_query, literal
 
 if TYPE_CHECKING:
     import duckdb
@@ -55,11 +55,9 @@ class DuckDBWarehouse(Warehouse):
         self, batches: Mapping[str, Sequence[str]], values: Sequence[str], feature_ids: Sequence[str]
     ) -> Iterator[_JoinedFiles]:
         """Make rows readable. Each call of ``rows`` runs one query and streams its result."""
-        for value in values:
-            value_column(self.columns, value)
         files = self._listed()
         with self._connection() as connection:
-            yield _JoinedFiles(self, files, PositionJoin(connection, self.columns, batches, feature_ids))
+            yield _JoinedFiles(self, files, PositionJoin(connection, self.columns, batches, values, feature_ids))
 
     def _distinct(self, names: Sequence[str], among: Sequence[str] | None) -> Iterable[tuple[str | None, ...]]:
         files = self._listed()

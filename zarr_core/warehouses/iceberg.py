@@ -82,10 +82,8 @@ class IcebergWarehouse(Warehouse):
         self, batches: Mapping[str, Sequence[str]], values: Sequence[str], feature_ids: Sequence[str]
     ) -> Iterator[_JoinedScans]:
         """Make rows readable. Each call of ``rows`` scans the files of one batch and streams the rows."""
-        for value in values:
-            value_column(self.columns, value)
         with duckdb_connection(repr(self)) as connection:
-            yield _JoinedScans(self, PositionJoin(connection, self.columns, batches, feature_ids))
+            yield _JoinedScans(self, PositionJoin(connection, self.columns, batches, values, feature_ids))
 
     def scan(self, names: Sequence[str], among: Sequence[str] | None) -> pa.RecordBatchReader:
         """Some columns of the rows whose first column is in ``among`` (None: of all rows)."""

@@ -13,7 +13,7 @@ import numpy as np
 from zarr_core._util.redaction import printable_cause, redact
 from zarr_core.errors import WarehouseError
 from zarr_core.warehouses.protocol import LongColumns
-from zarr_core.warehouses.sql import literal, positions_query
+from zarr_core.warehouses.sql import literal, positions_query, value_column
 
 if TYPE_CHECKING:
     import duckdb
@@ -68,7 +68,11 @@ class PositionJoin:
         connection: receives the tables; used by this object alone.
         columns: column names of the long rows, which the connection knows as the relation ``long``.
         batches: sample ids by batch id.
+        values: names of the values to read.
         feature_ids: feature ids in the order of their positions.
+
+    Raises:
+        WarehouseError: the columns have no such value.
     """
 
     def __init__(
@@ -76,8 +80,11 @@ class PositionJoin:
         connection: duckdb.DuckDBPyConnection,
         columns: LongColumns,
         batches: Mapping[str, Sequence[str]],
+        values: Sequence[str],
         feature_ids: Sequence[str],
     ) -> None:
+        for value in values:
+            value_column(columns, value)
         self.connection, self._columns = connection, columns
         self._searched: Searchable | None = None
         if len(feature_ids) > _JOINED_FEATURES and isinstance(feature_ids, Searchable) and _has_no_null(feature_ids):

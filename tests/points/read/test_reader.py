@@ -21,7 +21,7 @@ from zarr.core.buffer import Buffer, BufferPrototype
 from zarr.storage import WrapperStore
 
 import zarr_core.points.read.engines.reference
-from tests.helpers.counting_store import CountingStore
+from tests.helpers.counting_store import CountingStore, Kept
 from tests.helpers.examples import examples
 from tests.helpers.published_store import make_samples, write_published_store
 from tests.helpers.small_source import KIND, write_source
@@ -46,15 +46,8 @@ def root(samples: dict[str, dict[str, np.ndarray]], tmp_path_factory: pytest.Tem
     return write_published_store(tmp_path_factory.mktemp("store"), samples, CHUNK, split="train")
 
 
-class Counted:
-    """A store factory that keeps the store that it made."""
-
-    def __init__(self) -> None:
-        self.stores: list[CountingStore] = []
-
-    def __call__(self, root: str) -> CountingStore:
-        self.stores.append(CountingStore(make_store(root)))
-        return self.stores[-1]
+def counting() -> Kept[CountingStore]:
+    return Kept(lambda root: CountingStore(make_store(root)))
 
 
 def test_repr_names_store_generation_and_engine(root: Path) -> None:
@@ -144,10 +137,10 @@ def test_a_generator_is_the_source_of_randomness(root: Path) -> None:
 
 
 def test_unrequested_fields_cost_nothing(root: Path) -> None:
-    counted = Counted()
+    counted = counting()
     reader = ZarrChunkReader(root, store_factory=counted)
     reader.read_sample("run_1", {"surface": 4, "volume": 4}, ["surface_pressure"])
-    (store,) = counted.stores
+    store = counted.only
     assert set(store.by_key) == {"run_1/zarr.json", "run_1/surface/pressure/c/0/0"}
     assert store.by_key["run_1/zarr.json"][0] == 1
     store.reset()
@@ -156,11 +149,11 @@ def test_unrequested_fields_cost_nothing(root: Path) -> None:
 
 
 def test_a_sample_costs_one_metadata_request_once_and_a_draw_touches_only_its_chunks(root: Path) -> None:
-    counted = Counted()
+    counted = counting()
     reader = ZarrChunkReader(root, store_factory=counted)
     for epoch in range(20):
         reader.read_sample("run_3", {"volume": CHUNK // 2}, ["volume_pressure"], epoch=epoch)
-    (store,) = counted.stores
+    store = counted.only
     assert store.by_key.pop("run_3/zarr.json")[0] == 1
     ((key, (requests, _)),) = store.by_key.items()
     assert key == "run_3/volume/pressure/c/0/0"
@@ -202,11 +195,11 @@ def test_a_chunk_that_vanishes_during_a_read_is_an_error(tmp_path: Path) -> None
 
 def test_open_samples_are_bounded(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(zarr_core.points.read.engines.reference, "_OPEN_SAMPLES", 2)
-    counted = Counted()
+    counted = counting()
     reader = ZarrChunkReader(root, store_factory=counted)
     for sample_id in ("run_1", "run_2", "run_1", "run_3", "run_1", "run_2"):
         reader.read_sample(sample_id, fields=["surface_pressure"])
-    opened = {key: count for key, (count, _) in counted.stores[0].by_key.items() if key.endswith("zarr.json")}
+    opened = {key: count for key, (count, _) in counted.only.by_key.items() if key.endswith("zarr.json")}
     # run_1 was used last when run_3 came, so run_2 had to go.
     assert opened == {"run_1/zarr.json": 1, "run_2/zarr.json": 2, "run_3/zarr.json": 1}
 
@@ -216,11 +209,11 @@ def test_attributes_cost_no_further_request(tmp_path: Path, samples: dict[str, A
     metadata = json.loads((store / "run_1/zarr.json").read_text())
     metadata["attributes"] = {"zarr_core": {"format": 1, "parameters": {"length_m": 1.08}}}
     (store / "run_1/zarr.json").write_text(json.dumps(metadata))
-    counted = Counted()
+    counted = counting()
     reader = ZarrChunkReader(store, store_factory=counted)
     assert reader.read_attributes("run_1")["parameters"] == {"length_m": 1.08}
     reader.read_sample("run_1", {"surface": 3}, ["surface_pressure"])
-    assert counted.stores[0].by_key["run_1/zarr.json"][0] == 1
+    assert counted.only.by_key["run_1/zarr.json"][0] == 1
 
 
 # --- errors -------------------------------------------------------------------------------------------------------

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +30,8 @@ def quality_report(
         ZarrCoreError: matplotlib or Jinja is missing, the matrix has no such value or cannot be read, or
             ``output_dir`` is a URL.
     """
-    render_page = _page_renderer()
+    with report_imports():
+        from zarr_core.matrix.quality.page import render_page
     folder = local_path(output_dir)
     report = measure_quality(matrix, value=value, coverage=coverage, known=_read_report(folder / "quality.json"))
     folder.mkdir(parents=True, exist_ok=True)
@@ -47,9 +47,3 @@ def _read_report(file: Path) -> dict[str, Any] | None:
     except (OSError, ValueError):
         return None
     return found if isinstance(found, dict) and isinstance(found.get("batches"), dict) else None
-
-
-def _page_renderer() -> Callable[[Report], str]:
-    with report_imports():
-        from zarr_core.matrix.quality.page import render_page
-    return render_page

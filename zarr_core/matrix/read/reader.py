@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from zarr_core._util import reused_memory
-from zarr_core.errors import CorruptChunkError, ManifestError, MatrixError, StoreError, UnknownFieldError
+from zarr_core.errors import CorruptChunkError, MatrixError, StoreError, UnknownFieldError
 from zarr_core.matrix.read import lazy
 from zarr_core.matrix.read.cells import read_cells
 from zarr_core.matrix.read.fetch import ChunkFetcher
 from zarr_core.matrix.read.selection import Duplicates, FeatureSelection, Unknown, select
 from zarr_core.matrix.store import sample_table
-from zarr_core.matrix.store.axis import FeatureAxis
+from zarr_core.matrix.store.axis import FeatureAxis, load_axis
 from zarr_core.matrix.store.head import HEAD, SHARD
 from zarr_core.matrix.store.state import MatrixState, Retired
 from zarr_core.storage import Storage
@@ -104,16 +104,7 @@ class MatrixReader:
     def feature_ids(self) -> FeatureAxis:
         """Names of the columns: a sequence; ``np.asarray`` of it, or of its slices, gives arrays of names."""
         if self._axis is None:
-            axis = self._state.axis
-            where = f"{self.url}/{axis.path}"
-            try:
-                data = self._storage.read(axis.path)
-            except FileNotFoundError as error:
-                raise StoreError(f"{where}: the names of the features are missing") from error
-            found = FeatureAxis.from_npy(data, axis.sha256, where)
-            if len(found) != axis.length:
-                raise ManifestError(f"{where}: {len(found)} features, but {HEAD.name} records {axis.length}")
-            self._axis = found
+            self._axis = load_axis(self._storage, self._state.axis)
         return self._axis
 
     @property

@@ -15,7 +15,9 @@ import numpy as np
 
 from zarr_core._util.arguments import check_names
 from zarr_core._util.plain_arrays import plain_array
-from zarr_core.errors import CorruptChunkError, MatrixError, UnknownFieldError
+from zarr_core.errors import CorruptChunkError, ManifestError, MatrixError, StoreError, UnknownFieldError
+from zarr_core.matrix.store.state import HEAD_NAME, Axis
+from zarr_core.storage import Storage
 
 _BLOCK = 65_536  # names that are handled together
 _FEW = 65_536  # names whose positions are remembered
@@ -192,6 +194,24 @@ class FeatureAxis(Sequence[Any]):
 
     def _name(self, stored: Any) -> str | int:
         return str(stored.decode("utf-8")) if self.is_text else int(stored)
+
+
+def load_axis(storage: Storage, recorded: Axis) -> FeatureAxis:
+    """The features that the head of a matrix records.
+
+    Raises:
+        StoreError, CorruptChunkError: the object is missing or damaged.
+        ManifestError: it holds another number of features.
+    """
+    where = f"{storage.url}/{recorded.path}"
+    try:
+        data = storage.read(recorded.path)
+    except FileNotFoundError as error:
+        raise StoreError(f"{where}: the names of the features are missing") from error
+    found = FeatureAxis.from_npy(data, recorded.sha256, where)
+    if len(found) != recorded.length:
+        raise ManifestError(f"{where}: {len(found)} features, but {HEAD_NAME} records {recorded.length}")
+    return found
 
 
 def _parse_npy(data: bytes) -> np.ndarray:

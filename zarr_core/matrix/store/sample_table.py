@@ -165,17 +165,23 @@ def load_table(storage: Storage, state: MatrixState, kind: Kind) -> pa.Table | N
     pa = _pyarrow()
     import pyarrow.parquet
 
-    where = f"{storage.url}/{record.path}"
-    try:
-        data = storage.read(record.path)
-    except FileNotFoundError as error:
-        raise CorruptChunkError(f"{where}: the metadata of the {kind} is missing") from error
-    if hashlib.sha256(data).hexdigest() != record.sha256:
-        raise CorruptChunkError(f"{where}: the metadata of the {kind} is not that which was committed")
+    data = read_table_file(storage, record, kind)
     try:
         return pyarrow.parquet.read_table(io.BytesIO(data))
     except pa.ArrowException as error:
-        raise CorruptChunkError(f"{where} is not a table: {error}") from error
+        raise CorruptChunkError(f"{storage.url}/{record.path} is not a table: {error}") from error
+
+
+def read_table_file(storage: Storage, record: MetadataTable, kind: Kind) -> bytes:
+    """The bytes of a table; raises CorruptChunkError if they are missing or not those that were committed."""
+    what = f"{storage.url}/{record.path}: the metadata of the {kind}"
+    try:
+        data = storage.read(record.path)
+    except FileNotFoundError as error:
+        raise CorruptChunkError(f"{what} is missing") from error
+    if hashlib.sha256(data).hexdigest() != record.sha256:
+        raise CorruptChunkError(f"{what} is not that which was committed")
+    return data
 
 
 def join(

@@ -14,6 +14,7 @@ import torch
 import zarr
 
 from tests.helpers.arrays import assert_equal
+from tests.helpers.counting_store import Kept
 from tests.helpers.published_store import make_samples, write_published_store
 from tests.helpers.small_source import KIND
 from tests.points.read.engines.conftest import CHUNK
@@ -24,20 +25,8 @@ from zarr_core.storage.byte_ranges import OPEN_FILES, CountingObjects, LocalObje
 GOLDEN = Path(__file__).parents[3] / "golden"
 
 
-class Counted:
-    """Objects that count, and the counts."""
-
-    def __init__(self) -> None:
-        self.made: list[CountingObjects] = []
-
-    def __call__(self, root: str) -> CountingObjects:
-        self.made.append(CountingObjects(open_objects(root)))
-        return self.made[-1]
-
-    @property
-    def all(self) -> CountingObjects:
-        (only,) = self.made
-        return only
+def counting() -> Kept[CountingObjects]:
+    return Kept(lambda root: CountingObjects(open_objects(root)))
 
 
 def test_an_array_in_another_layout_is_left_to_zarr_python_alone(tmp_path: Path) -> None:
@@ -47,10 +36,10 @@ def test_an_array_in_another_layout_is_left_to_zarr_python_alone(tmp_path: Path)
     del group["volume/velocity"]
     group.create_array("volume/velocity", data=samples["run_1"]["volume_velocity"], chunks=(50, 3))
     zarr.consolidate_metadata(group.store)
-    counted = Counted()
+    counted = counting()
     read = ZarrChunkReader(store, objects_factory=counted).read_sample("run_1")
     assert_equal(read, samples["run_1"])
-    assert {key.rpartition("/c/")[0] for key in counted.all.by_key if "/c/" in key} == {
+    assert {key.rpartition("/c/")[0] for key in counted.only.by_key if "/c/" in key} == {
         f"run_1/{domain}/{name}"
         for domain in ("surface", "volume")
         for name in ("position", "pressure", "velocity")
@@ -59,23 +48,23 @@ def test_an_array_in_another_layout_is_left_to_zarr_python_alone(tmp_path: Path)
 
 
 def costs_what_it_must(root: str) -> None:
-    counted = Counted()
+    counted = counting()
     reader = ZarrChunkReader(root, objects_factory=counted)
     entry = reader.manifest.samples["run_1"]
     reader.read_sample("run_1", {"volume": CHUNK}, ["volume_pressure", "volume_velocity"])
-    assert counted.all.by_key.pop(f"{entry.relpath}/zarr.json")[0] == 1
+    assert counted.only.by_key.pop(f"{entry.relpath}/zarr.json")[0] == 1
     expected = {f"{entry.relpath}/volume/{name}/c/0/0" for name in ("pressure", "velocity")}
-    assert {key: requests for key, (requests, _) in counted.all.by_key.items()} == dict.fromkeys(expected, 1)
-    assert counted.all.batches == 2
+    assert {key: requests for key, (requests, _) in counted.only.by_key.items()} == dict.fromkeys(expected, 1)
+    assert counted.only.batches == 2
     for epoch in range(20):
-        counted.all.reset()
+        counted.only.reset()
         reader.read_sample("run_1", {"volume": CHUNK, "surface": 3}, epoch=epoch)
-        assert counted.all.requests == len(reader.fields)
-        assert {requests for requests, _ in counted.all.by_key.values()} == {1}
-        assert counted.all.batches == 1
-    counted.all.reset()
+        assert counted.only.requests == len(reader.fields)
+        assert {requests for requests, _ in counted.only.by_key.values()} == {1}
+        assert counted.only.batches == 1
+    counted.only.reset()
     reader.read_coords("run_1", num_points=4)
-    assert set(counted.all.by_key) == {f"{entry.relpath}/surface/position/c/0/0"}
+    assert set(counted.only.by_key) == {f"{entry.relpath}/surface/position/c/0/0"}
 
 
 def test_a_warm_field_is_one_request_and_a_cold_sample_one_more(root: Path) -> None:
@@ -88,51 +77,51 @@ def test_a_remote_field_is_one_request_and_a_cold_sample_one_more(remote: str) -
 
 def test_a_full_read_is_one_range_of_each_shard_and_no_index(source: Path, tmp_path: Path) -> None:
     convert(KIND, tmp_path / "store", root=source, chunk_points=CHUNK, shard_points=4 * CHUNK)
-    counted = Counted()
+    counted = counting()
     reader = ZarrChunkReader(tmp_path / "store", objects_factory=counted)
     reader.read_attributes("run_1")
-    counted.all.reset()
+    counted.only.reset()
     (read,) = reader.read_sample("run_1", fields=["volume_velocity"]).values()
     assert len(read) == 230
     attributes = reader.read_attributes("run_1")
-    counted.all.by_key = {key: value for key, value in counted.all.by_key.items() if "/c/" in key}
-    assert [requests for requests, _ in counted.all.by_key.values()] == [1] * 4
+    counted.only.by_key = {key: value for key, value in counted.only.by_key.items() if "/c/" in key}
+    assert [requests for requests, _ in counted.only.by_key.values()] == [1] * 4
     indices = 4 * (16 * 4 + 4)
     stored = attributes["stored_bytes"]["volume_velocity"]
-    assert sum(size for _, size in counted.all.by_key.values()) == stored - indices
+    assert sum(size for _, size in counted.only.by_key.values()) == stored - indices
 
 
 def test_a_store_without_chunk_lengths_costs_its_shard_indices_once() -> None:
-    counted = Counted()
+    counted = counting()
     reader = ZarrChunkReader(GOLDEN / "zstd", objects_factory=counted)
     for epoch in range(3):
-        counted.all.reset() if counted.made else None
+        counted.only.reset() if counted.made else None
         reader.read_sample("a", {"surface": 5}, ["surface_pressure"], epoch=epoch)
-        data = [requests for key, (requests, _) in counted.all.by_key.items() if "/c/" in key]
-        assert counted.all.batches == (1 if epoch else 3)
+        data = [requests for key, (requests, _) in counted.only.by_key.items() if "/c/" in key]
+        assert counted.only.batches == (1 if epoch else 3)
         assert sum(data) <= (1 if epoch else 4) + 1  # three shards of the array; a draw may touch two
 
 
 def test_all_reads_of_a_batch_are_fetched_together(remote: str) -> None:
-    counted = Counted()
+    counted = counting()
     reader = ZarrChunkReader(remote, objects_factory=counted)
     points = {"surface": 4, "volume": 4}
     for batches in (2, 1):
         reads = [read for i in reader.sample_ids for read in reader.field_reads(i, points).values()]
         results = reader.execute(reads)
-        assert counted.all.batches == batches
-        counted.all.reset()
+        assert counted.only.batches == batches
+        counted.only.reset()
     expected = [v for i in reader.sample_ids for v in reader.read_sample(i, points).values()]
     assert all(np.array_equal(one, other) for one, other in zip(results, expected, strict=True))
 
 
 def test_sample_metadata_in_memory_is_bounded(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("zarr_core.points.read.engines.direct._METADATA_BYTES", 1)
-    counted = Counted()
+    counted = counting()
     reader = ZarrChunkReader(root, objects_factory=counted)
     for sample_id in ("run_1", "run_1", "run_2", "run_1"):
         reader.read_sample(sample_id, fields=["surface_pressure"])
-    counts = [requests for key, (requests, _) in counted.all.by_key.items() if key.endswith("zarr.json")]
+    counts = [requests for key, (requests, _) in counted.only.by_key.items() if key.endswith("zarr.json")]
     assert sorted(counts) == [1, 2]
 
 
