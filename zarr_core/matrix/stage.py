@@ -29,7 +29,7 @@ from zarr_core.format.array_metadata import ArrayLayout
 from zarr_core.matrix.store.copies import Copy
 from zarr_core.matrix.store.head import HEAD, named
 from zarr_core.matrix.store.metadata import announce
-from zarr_core.matrix.store.state import ColumnBlock, MatrixBatch, MatrixState, Origin
+from zarr_core.matrix.store.state import Axis, ColumnBlock, MatrixBatch, MatrixState, MetadataTable, Origin
 from zarr_core.storage import Storage
 from zarr_core.storage.shards import StoredShard, is_intact
 from zarr_core.versioning.gc import TOMBSTONE_SECONDS
@@ -213,7 +213,8 @@ class _MatrixCopy:
 
     def _copy_small(self) -> None:
         """Copy the names of the features and the metadata, unless they are there."""
-        for recorded in (self.state.axis, *self.state.metadata.values()):
+        objects: list[Axis | MetadataTable] = [self.state.axis, *self.state.metadata.values()]
+        for recorded in objects:
             name, sha256 = recorded.path, recorded.sha256
             if self.target.exists(name) and _sha256(self.target.read(name)) == sha256:
                 continue

@@ -3,8 +3,7 @@
 :class:`Storage` reads whole objects and byte ranges, writes whole objects, and provides the compare-and-swap that a
 commit needs. Credentials and endpoints come from the environment or from fsspec's configuration (``AWS_*``,
 ``GOOGLE_*``, ``AZURE_*``, ``OCIFS_*``, ``FSSPEC_*``, ``~/.config/fsspec``) or from the files of the service's own
-programs (``~/.aws``), never from arguments, so they end up in no
-manifest, log or pickle.
+programs (``~/.aws``), never from arguments, so they end up in no manifest, log or pickle.
 """
 
 from __future__ import annotations
