@@ -13,7 +13,7 @@ import zarr.storage
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.format.test_shards import layouts
+from tests.helpers.examples import LAYOUTS
 from zarr_core.errors import StoreError
 from zarr_core.format.array_metadata import ArrayLayout, group_arrays, group_zarr_json
 from zarr_core.format.codecs import CODECS, Codec
@@ -42,7 +42,7 @@ def test_the_metadata_equals_that_of_zarr_python(codec: str, checksum: bool) -> 
     assert layout.to_zarr_json() == json.loads(json.dumps(array.metadata.to_dict()))
 
 
-@given(layout=layouts)
+@given(layout=LAYOUTS)
 def test_a_layout_survives_its_metadata(layout: ArrayLayout) -> None:
     arrays = {"surface/field": layout}
     group = json.loads(json.dumps(group_zarr_json({}, arrays)))
