@@ -131,6 +131,8 @@ def _statistics(info: StoreInfo) -> str:
         text += f", {format_duration(info.statistics.age)} ago"
     if info.statistics.outdated:
         text += ", before this generation was committed"
+    if "points" in info.origin:
+        text += f"; of all points of the source, of which this copy has {info.origin['points']}"
     return text
 
 

@@ -17,11 +17,17 @@ from zarr_core.stores.kinds import find_head
 
 __all__ = ["MatrixStageReport", "StageReport", "stage_matrix", "stage_store"]
 
+_POINTS_HELP = (
+    "Only the first points of each sample, a uniform subset: counts by domain, as volume=65536,surface=16384, or a "
+    "share, as 5%. Rounded up to whole chunks. The statistics of the copy are those of the source."
+)
+
 app = cli.verb(
     "stage",
     """
 zarr-core stage /scratch/store --source s3://bucket/store --split train --workers 4
 zarr-core stage /scratch/store --source s3://bucket/store --fields surface_position surface_pressure
+zarr-core stage /laptop/store --source s3://bucket/store --points 5% --layout packed   # a thin copy
 zarr-core stage /scratch/betas --source s3://bucket/betas --fields beta   # a wide matrix
 zarr-core stage s3://bucket/store /scratch/store   # source and STORE by position, as in cp
 """,
@@ -36,6 +42,7 @@ def _command(
     target: Annotated[str | None, Parameter(show=False)] = None,
     *,
     source: Annotated[str | None, cli.option("Path or URL of the store to copy.")] = None,
+    points: Annotated[str | None, cli.option(_POINTS_HELP, metavar="DOMAIN=N,...")] = None,
     **arguments: Any,
 ) -> cli.Result:
     if (source is None) == (target is None):
@@ -44,10 +51,12 @@ def _command(
         source, store = store, target
     assert source is not None
     if find_head(Storage(source)) is not MATRIX:
-        report = stage_store(source, store, **arguments)
+        report = stage_store(source, store, points=points, **arguments)
         return _result(store, "samples", report, _of_points(report))
     if arguments.pop("split", None) is not None:
         raise cli.WrongUseError("a matrix has no splits; --samples selects the batches that hold these samples")
+    if arguments.pop("layout", None) is not None or points is not None:
+        raise cli.WrongUseError("--layout and --points are for point stores")
     matrix = stage_matrix(source, store, values=arguments.pop("fields", None), **arguments)
     return _result(store, "batches", matrix, _of_matrix(matrix))
 
@@ -96,6 +105,8 @@ def _result(store: str, parts: str, report: StageReport | MatrixStageReport, hel
         *problems,
         f"store: {document['store']}, generation {held['generation']}, {held['samples']} samples of {origin}",
     ]
+    if "points" in held["origin"]:
+        lines.append(f"points: {held['origin']['points']} of each sample; the statistics are those of all points")
     return cli.Result("\n".join(lines), document, problems, report.ok)
 
 

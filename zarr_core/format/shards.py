@@ -40,26 +40,37 @@ def encode_shard(
         chunks: rows of each chunk; None for a chunk that is not stored and reads as the fill value.
         lengths: receives the stored size of each chunk.
     """
-    index = np.full((layout.chunks_per_shard, 2), MISSING_CHUNK, "<u8")
-    offset = 0
-    for number, points in enumerate(chunks):
+    stored: list[int] = []
+    for points in chunks:
         if points is None:
-            if lengths is not None:
-                lengths.append(0)
+            stored.append(0)
             continue
         data = encode_chunk(layout, points)
-        length = len(data) + (CHECKSUM_BYTES if layout.checksum else 0)
-        index[number] = offset, length
-        offset += length
-        if lengths is not None:
-            lengths.append(length)
+        stored.append(len(data) + (CHECKSUM_BYTES if layout.checksum else 0))
         yield data
         if layout.checksum:
             yield _crc32c(data)
-    if not layout.sharded:
-        return
+    if lengths is not None:
+        lengths.extend(stored)
+    if layout.sharded:
+        yield shard_index(layout, stored)
+
+
+def shard_index(layout: ArrayLayout, lengths: Sequence[int]) -> bytes:
+    """The index of a shard whose chunks lie in order and without gaps.
+
+    Args:
+        layout: of the array.
+        lengths: stored bytes of each chunk; 0 for one that is not stored. Those after the last are not stored either.
+    """
+    index = np.full((layout.chunks_per_shard, 2), MISSING_CHUNK, "<u8")
+    offset = 0
+    for number, length in enumerate(lengths):
+        if length:
+            index[number] = offset, length
+            offset += length
     packed = index.tobytes()
-    yield packed + _crc32c(packed)
+    return packed + _crc32c(packed)
 
 
 def decode_shard_index(layout: ArrayLayout, tail: bytes) -> np.ndarray:

@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, get_args
 
 from filelock import FileLock, Timeout
 from tqdm import tqdm
@@ -33,9 +33,11 @@ from zarr_core.format.object_names import (
     statistics_folder,
 )
 from zarr_core.points.stage.sample import StagedSample, StageTask, not_staged, stage_sample
+from zarr_core.points.stage.thin import FirstPoints
 from zarr_core.points.statistics import find_statistics
 from zarr_core.points.store.head import HEAD, load_if_any, load_manifest
 from zarr_core.points.store.manifest import DomainLayout, SampleEntry, StoreManifest, columns_of
+from zarr_core.points.store.settings import Layout
 from zarr_core.storage import Storage, is_local
 from zarr_core.storage.temporary import strip_temp_suffix
 from zarr_core.versioning.archive import GENERATIONS
@@ -90,6 +92,8 @@ def stage_store(
     fields: Sequence[str] | None = None,
     sample_ids: Collection[str] | None = None,
     generation: int | str | None = None,
+    layout: Layout | None = None,
+    points: str | Mapping[str, int] | None = None,
     check: bool = False,
     workers: int = 1,
     executor: Executor | None = None,
@@ -107,6 +111,11 @@ def stage_store(
         fields: only these fields, by canonical name. Samples with other fields get a new group without them.
         sample_ids: only these samples.
         generation: number or tag of the generation to copy; the latest by default.
+        layout: "directory", a folder per sample with an object per field, or "packed", one object per sample; by
+            default each sample as in the source. Chunks are copied as they are stored.
+        points: only the first points of each sample, as "volume=65536,surface=16384", a mapping of the same, or "5%",
+            rounded up to whole chunks; all points of a domain that is not named. Points are stored in random order, so
+            this is a uniform subset. The statistics of the copy are those of the source, and it has no meshes.
         check: read shards that the manifest of the copy already names, instead of comparing their sizes.
         workers: processes.
         executor: works instead of processes, such as that of a cluster; it is not shut down.
@@ -127,7 +136,11 @@ def stage_store(
     chosen = manifest.select(split, sample_ids)
     if not chosen:
         raise ZarrCoreError(f"{source.url}: none of the requested samples is in the store")
-    copy = _StoreCopy(source, target, manifest, frozenset(chosen), _chosen_domains(source.url, manifest, fields))
+    if layout is not None and layout not in get_args(Layout):
+        raise ZarrCoreError(f"layout {layout!r} is not one of {', '.join(get_args(Layout))}")
+    domains = _chosen_domains(source.url, manifest, fields)
+    form = None if points is None else FirstPoints.parse(points, domains)
+    copy = _StoreCopy(source, target, manifest, frozenset(chosen), domains, layout, form)
     with _locked(target):
         current = load_if_any(target)
         task = copy.prepare(current, check)
@@ -218,6 +231,7 @@ class _StoreCopy:
         manifest: of the source.
         chosen: the requested samples.
         domains: the domains of the source with the requested fields.
+        layout, points: as for :func:`stage_store`.
     """
 
     source: Storage
@@ -225,10 +239,18 @@ class _StoreCopy:
     manifest: StoreManifest
     chosen: Set[str]
     domains: Mapping[str, DomainLayout]
+    layout: Layout | None
+    points: FirstPoints | None
 
     @property
     def _origin(self) -> dict[str, Any]:
-        return {"store": self.source.identity, "generation": self.manifest.generation}
+        origin: dict[str, Any] = {"store": self.source.identity, "generation": self.manifest.generation}
+        points = [str(self.points)] if self.points is not None else []
+        if "points" in self.manifest.origin:  # of a thin copy
+            points.append(str(self.manifest.origin["points"]))
+        if points:
+            origin["points"] = " of ".join(points)
+        return origin
 
     def prepare(self, current: StoreManifest | None, check: bool) -> StageTask:
         """Check the target, and copy split lists and blacklists to it; returns what the workers need."""
@@ -240,7 +262,7 @@ class _StoreCopy:
             for name, column in layout.arrays.items():
                 arrays[column.array_name] = name
         tombstones = frozenset(current.retention.tombstones) if current is not None else frozenset()
-        return StageTask(self.source, self.target, arrays, check, tombstones)
+        return StageTask(self.source, self.target, arrays, check, tombstones, self.layout, self.points)
 
     def _check_target(self, current: StoreManifest | None) -> None:
         """Raise StoreError if the target holds something else than a copy of this source with these fields."""
@@ -250,6 +272,10 @@ class _StoreCopy:
         if current.origin.get("store") != self._origin["store"]:
             raise StoreError(f"{url} holds a store that is not a copy of {self.source.url}; use an empty target")
         others = self._unchanged(current).keys() - self.chosen
+        if others and not self._has_these_points(current):
+            held = f"{len(others)} more samples, with {current.origin.get('points', 'all')} points"
+            way_out = "all samples of a copy have the same points: request these, or choose another target"
+            raise StoreError(f"{url} holds {held}; {way_out}")
         if others and not self._has_these_fields(current):
             raise StoreError(
                 f"{url} holds {len(others)} more samples, with the fields {', '.join(current.fields)}; all samples of "
@@ -293,7 +319,7 @@ class _StoreCopy:
     def _commit(self, samples: Sequence[StagedSample]) -> StoreManifest:
         """Commit the samples copied so far, and the source's statistics.
 
-        Samples with other fields are dropped until they are copied again.
+        Samples with other fields or points are dropped until they are copied again.
 
         Raises:
             StoreError: another staging process has written something else to the same object store.
@@ -303,7 +329,7 @@ class _StoreCopy:
         def change(current: StoreManifest | None) -> StoreManifest:
             self._check_target(current)
             samples: dict[str, SampleEntry] = {}
-            if current is not None and self._has_these_fields(current):
+            if current is not None and self._has_these_fields(current) and self._has_these_points(current):
                 samples = self._unchanged(current)
             samples |= staged
             domains = self.domains if self.manifest.conversion is None else columns_of(samples)
@@ -312,6 +338,10 @@ class _StoreCopy:
         committed = commit(self.target, HEAD, change)
         self.copy_statistics(committed.generation)
         return committed
+
+    def _has_these_points(self, current: StoreManifest) -> bool:
+        """Whether the samples of a copy have the requested points."""
+        return bool(current.origin.get("points") == self._origin.get("points"))
 
     def _has_these_fields(self, current: StoreManifest) -> bool:
         """Whether the samples of a copy have the requested fields, except those that the source lacks."""

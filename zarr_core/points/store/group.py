@@ -23,6 +23,8 @@ from zarr_core.storage.archives import is_archive
 from zarr_core.storage.temporary import strip_temp_suffix
 
 GROUP_FORMAT = 1
+#: In the attributes of a copy with the first points of a sample only: how many points its domains have in the source.
+SOURCE_POINTS = "source_points"
 
 _Record = TypeVar("_Record")
 _SIZES = TypeAdapter(dict[str, StrictInt])
@@ -65,6 +67,11 @@ def recorded_attributes(group: Any) -> dict[str, Any] | None:
 def stored_bytes(recorded: dict[str, Any]) -> dict[str, int]:
     """Recorded bytes of each array by canonical field name; raises DocumentError."""
     return check_model(_SIZES, recorded.get("stored_bytes"), "stored_bytes")
+
+
+def source_points(recorded: dict[str, Any]) -> dict[str, int]:
+    """Points that domains of a sample have in its source, of those with fewer points here; raises DocumentError."""
+    return check_model(_SIZES, recorded.get(SOURCE_POINTS, {}), SOURCE_POINTS)
 
 
 def recorded_moments(recorded: dict[str, Any]) -> dict[str, FieldMoments]:

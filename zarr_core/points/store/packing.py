@@ -30,6 +30,7 @@ class Packing:
         self.relpath = relpath
         self._entries: list[Entry] = []
         self._places: dict[str, int] = {}
+        self._sizes: dict[str, int] = {}
         self._file = SpooledTemporaryFile(_IN_MEMORY)  # noqa: SIM115  # closed by __exit__
 
     def __enter__(self) -> Packing:
@@ -47,6 +48,7 @@ class Packing:
             self._file.write(piece)
             size += len(piece)
             crc32 = zlib.crc32(piece, crc32)
+        self._sizes[own_name] = size
         self._entries.append(Entry(own_name, size, crc32))
         return size
 
@@ -59,15 +61,19 @@ class Packing:
         """
         return Archive(group, in_order(self._entries, fields))
 
+    def read(self, name: str) -> Iterator[bytes]:
+        """The bytes of an object, named as in the archive."""
+        self._file.seek(self._places[name])
+        left = self._sizes[name]
+        while left:
+            piece = self._file.read(min(left, _COPY_BYTES))
+            left -= len(piece)
+            yield piece
+
     def pieces(self, archive: Archive) -> Iterator[bytes]:
         """The bytes of an archive from :meth:`arrange`."""
         yield archive.head
         for entry, header in zip(archive.entries, archive.headers(), strict=True):
             yield header
-            self._file.seek(self._places[entry.name])
-            left = entry.size
-            while left:
-                piece = self._file.read(min(left, _COPY_BYTES))
-                left -= len(piece)
-                yield piece
+            yield from self.read(entry.name)
         yield archive.directory

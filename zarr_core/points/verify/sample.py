@@ -15,9 +15,16 @@ from zarr_core.format.array_metadata import ArrayLayout
 from zarr_core.format.moments import FieldMoments
 from zarr_core.format.object_names import ATTRIBUTES_KEY, QUARANTINE, ZARR_JSON
 from zarr_core.points.read.scan import read_chunks
-from zarr_core.points.store.group import chunk_object_bytes, recorded_moments, recorded_rounding, stored_bytes
+from zarr_core.points.store.group import (
+    chunk_object_bytes,
+    recorded_moments,
+    recorded_rounding,
+    source_points,
+    stored_bytes,
+)
 from zarr_core.points.store.manifest import ArrayColumn, DomainGrid, SampleEntry, StoreManifest
 from zarr_core.points.store.mesh import mesh_bytes, mesh_names, read_meshes
+from zarr_core.points.verify.archive import check_archive, on_this_machine
 from zarr_core.points.verify.report import FieldTally, SampleFindings
 from zarr_core.points.verify.source import Comparison, SourceFiles
 from zarr_core.sources.recorded import RecordedSource
@@ -47,7 +54,14 @@ def check_sample(storage: Storage, source: RecordedSource | None, columns: Colum
     sample_id, entry, listed = item
     found = SampleFindings(sample_id)
     try:
-        _SampleCheck(storage, columns, entry, found).run(source, listed)
+        if not entry.head:
+            _SampleCheck(storage, columns, entry, found).run(source, listed)
+            return found
+        with on_this_machine(storage, entry.relpath) as place:
+            if check_archive(place, entry.relpath, entry.head, found):
+                _SampleCheck(place, columns, entry, found).run(source, listed)
+    except FileNotFoundError:
+        found.add("", f"{entry.relpath} is missing")
     except ValueError as error:  # metadata is untrusted JSON
         found.add("", f"its metadata is invalid: {error}")
     return found
@@ -68,6 +82,7 @@ class _SampleCheck:
     Attributes:
         group: content of its group's ``zarr.json``.
         recorded: what this library recorded in it.
+        source_points: points that domains have in the source, of those with fewer points here.
         objects: bytes by name of all objects of the group.
         expected: names of the objects that belong to the sample.
     """
@@ -76,6 +91,7 @@ class _SampleCheck:
         self.storage, self.columns, self.entry, self.found = storage, columns, entry, found
         self.group: dict[str, Any] = {}
         self.recorded: dict[str, Any] = {}
+        self.source_points: dict[str, int] = {}
         self.objects: dict[str, int] = {}
         self.expected = {f"{entry.relpath}/{name}" for name in (ZARR_JSON, QUARANTINE)}  # the latter from earlier
 
@@ -87,6 +103,7 @@ class _SampleCheck:
         self.group = group
         attributes = expect(dict, group.get("attributes", {}), "attributes")
         self.recorded = expect(dict, attributes.get(ATTRIBUTES_KEY, {}), f"attribute {ATTRIBUTES_KEY!r}")
+        self.source_points = source_points(self.recorded)
         self.objects = self.storage.list(self.entry.relpath)
         self._check_attributes()
         files = None
@@ -165,16 +182,21 @@ class _SampleCheck:
         if recorded_size != size and self.objects.keys() >= set(shards):
             self.found.add(name, f"its shards have {size:,} bytes, {recorded_size:,} were recorded")
         self.found.fields[name] = FieldTally(samples=1, bytes=size)
-        comparison = files.compare(domain, name, layout) if files is not None else None
+        # A copy with the first points only has the records of all points of its source.
+        n_points = self.source_points.get(domain, layout.n_points)
+        is_cut = n_points != layout.n_points
+        comparison = files.compare(domain, name, layout, n_points) if files is not None else None
         moments = self._read(name, column, layout, comparison)
         if moments is None:
             return
-        if comparison is not None and not comparison.n_different:
+        if comparison is not None and not comparison.n_different and not is_cut:
             problem = comparison.rounding_problem(moments, recorded_rounding(self.recorded).get(name))
             if problem:
                 self.found.add(name, problem)
         recorded = recorded_moments(self.recorded).get(name) if "moments" in self.recorded else None
-        for moment in moments.differing(recorded) if recorded is not None else ():
+        if recorded is not None and is_cut and recorded.count != n_points:
+            self.found.add(name, f"its recorded moments are of {recorded.count:,} points, not of {n_points:,}")
+        for moment in moments.differing(recorded) if recorded is not None and not is_cut else ():
             now, then = np.asarray(getattr(moments, moment)).tolist(), np.asarray(getattr(recorded, moment)).tolist()
             self.found.add(name, f"recorded {moment} {then} differs from that of its points, {now}")
 

@@ -80,12 +80,13 @@ class SourceFiles:
         seed = expect(int, recorded.get("shuffle_seed", shuffle_seed), "shuffle_seed")
         return cls(sample, found, None if found.any_order else seed)
 
-    def compare(self, domain: str, name: str, layout: ArrayLayout) -> Comparison | None:
+    def compare(self, domain: str, name: str, layout: ArrayLayout, n_points: int) -> Comparison | None:
         """Open the comparison of a field; None and a problem if that is not possible.
 
         Args:
             domain, name: of the field; its canonical name.
             layout: of its array.
+            n_points: of the source; more than those of the array in a copy with the first points only.
         """
         file = self.sample.files.get(name)
         if file is None:
@@ -106,14 +107,14 @@ class SourceFiles:
             changed = f"; {info.name} has changed since the conversion: {file['size']:,} bytes then, {info.size:,} now"
         elif info.version != file.get("version", info.version):
             changed = f"; {info.name} was written again since the conversion"
-        if values.shape != (layout.n_points, layout.dim):
-            stored = (layout.n_points, layout.dim)
+        if values.shape != (n_points, layout.dim):
+            stored = (n_points, layout.dim)
             self.found.add(name, f"has shape {stored}, its source {values.shape}{changed}")
             return None
         if self.shuffle_seed is None:
             self.unordered[name] = UnorderedComparison(values, np.empty(0, np.int64), layout.dtype, changed)
             return self.unordered[name]
-        key = (domain, layout.n_points)
+        key = (domain, n_points)
         if key not in self.permutations:
             self.permutations.clear()  # keep one domain only: a permutation is as large as a field
             self.permutations[key] = shuffle_permutation(self.shuffle_seed, self.found.sample_id, *key)

@@ -1,0 +1,181 @@
+"""Copies a sample that is a folder as it is, with all or some of its fields, shard by shard."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import cached_property, partial
+from typing import Any
+
+from zarr_core._util.documents import expect, parse_json, to_json
+from zarr_core.errors import CorruptChunkError, StoreError
+from zarr_core.format.array_metadata import group_arrays
+from zarr_core.format.object_names import ATTRIBUTES_KEY, ZARR_JSON
+from zarr_core.points.stage.task import Item, StageTask, group_name
+from zarr_core.points.store.group import chunk_object_bytes, recorded_attributes
+from zarr_core.points.store.manifest import SampleEntry
+from zarr_core.points.store.mesh import MESH, check_mesh_object, mesh_bytes
+from zarr_core.storage import ObjectInfo
+from zarr_core.storage.checked import read_checked
+from zarr_core.storage.shards import StoredShard, is_intact
+from zarr_core.storage.temporary import strip_temp_suffix
+
+# Shards of a sample that each worker copies at the same time.
+_SHARDS_AT_A_TIME = 4
+# What a group records of each of its fields.
+_OF_FIELDS = ("moments", "stored_bytes", "rounding")
+
+
+class FolderCopy:
+    """One sample to copy that is a folder; raises ZarrCoreError if its group in the source cannot be read.
+
+    Args:
+        task, item: as for :func:`zarr_core.points.stage.sample.stage_sample`.
+
+    Attributes:
+        layouts: layout by array name, of the arrays to copy.
+        whole: whether these are all arrays of the sample.
+        found: the objects of its group in the source.
+        group: content of its ``zarr.json`` in the copy.
+        relpath: path of its group in the copy.
+        trusted: whether the shards were checked earlier, because a manifest of the copy names the group.
+        target_sizes: bytes by object of the group in the copy.
+    """
+
+    def __init__(self, task: StageTask, item: Item) -> None:
+        _, entry, known = item
+        self.source, self.target, self.entry = task.source, task.target, entry
+        self.group = self.source.read(f"{entry.relpath}/{ZARR_JSON}")
+        try:
+            document = parse_json(self.group)
+            layouts = group_arrays(document)
+            self.layouts = {name: layout for name, layout in layouts.items() if name in task.arrays}
+            self.whole = len(self.layouts) == len(layouts)
+            self.mesh_bytes = sum(mesh_bytes(recorded_attributes(document) or {}).values()) if self.whole else 0
+            if self.layouts and not self.whole:
+                fields = {name: task.arrays[name] for name in self.layouts}
+                self.group = _reduced(document, fields, entry.relpath)
+        except ValueError as error:
+            raise StoreError(f"{entry.relpath}/{ZARR_JSON} cannot be read: {error}") from error
+        if not self.layouts:
+            raise StoreError(f"it has none of {', '.join(task.arrays.values())}")
+        self.found = self.source.infos(entry.relpath)
+        self.relpath = task.choose_name(item, self._name(item[0]), self._is_another)
+        self.trusted = known == self.relpath and not task.check
+        self.target_sizes = self.target.list(self.relpath)
+
+    def _name(self, sample_id: str) -> str:
+        """Path that tells the group's content."""
+        if self.whole and self.entry.is_ours:
+            return self.entry.relpath
+        # Different content needs a different name: caches and pinned readers identify groups by name.
+        content: list[Any] = [self.entry.relpath, sorted(self.layouts)]
+        if not self.entry.is_ours:  # another program may overwrite its group
+            content.append([(name, info.size, info.version) for name, info in self.found.items()])
+        return group_name(sample_id, content)
+
+    def _is_another(self, relpath: str) -> bool:
+        """Whether the copy has another group at this path, as after its objects were replaced in the source."""
+        try:
+            return bool(parse_json(self.target.read(f"{relpath}/{ZARR_JSON}")) != parse_json(self.group))
+        except (FileNotFoundError, ValueError):  # none, or a damaged one, which is repaired
+            return False
+
+    @cached_property
+    def meshes(self) -> Mapping[str, ObjectInfo]:
+        """Objects of the sample's meshes by name; none if the copy has only part of its fields."""
+        folder = f"{self.entry.relpath}/{MESH}/"
+        return {name: info for name, info in self.found.items() if self.whole and name.startswith(folder)}
+
+    def copy(self) -> tuple[SampleEntry, int, int]:
+        """Copy what is missing, the group's ``zarr.json`` last: the entry, bytes copied and bytes kept, of shards."""
+        sizes = {name: info.size for name, info in self.meshes.items()}
+        mesh_size = chunk_object_bytes(sizes, self.entry.relpath)
+        if mesh_size != self.mesh_bytes:
+            raise CorruptChunkError(f"its meshes have {mesh_size:,} bytes, {self.mesh_bytes:,} were recorded")
+        if self.target.is_local:  # the stage lock excludes other writers, so these are leftovers
+            self.target.delete([name for name in self.target_sizes if strip_temp_suffix(name)[1]])
+        copied = kept = 0
+        with ThreadPoolExecutor(_SHARDS_AT_A_TIME) as threads:
+            for new, present in threads.map(self._copy_shard, self._shards()):
+                copied += new
+                kept += present
+        folders = {name.rpartition("/")[0] for name in self.layouts}
+        for name in sorted(folders | self.layouts.keys()):
+            self._write(f"{name}/{ZARR_JSON}", self.source.read(f"{self.entry.relpath}/{name}/{ZARR_JSON}"))
+        for name, info in self.meshes.items():
+            if not strip_temp_suffix(name)[1]:
+                self._copy_mesh_object(name, info.size)
+        self._write(ZARR_JSON, self.group)
+        return self._staged_entry(copied + kept), copied, kept
+
+    def _staged_entry(self, size: int) -> SampleEntry:
+        """The sample's entry in the manifest of the copy; ``size`` is that of its shards."""
+        domains = {name.partition("/")[0] for name in self.layouts}
+        fields = self.entry.fields
+        if fields is not None:
+            fields = {name: column for name, column in fields.items() if column.array_name in self.layouts}
+        return replace(
+            self.entry,
+            relpath=self.relpath,
+            domains={domain: grid for domain, grid in self.entry.domains.items() if domain in domains},
+            fields=fields,
+            bytes=size if self.entry.bytes else 0,
+        )
+
+    def _shards(self) -> Iterator[tuple[str, int]]:
+        """Name of the array and number of every shard."""
+        for name, layout in self.layouts.items():
+            for shard in range(layout.n_shards):
+                yield name, shard
+
+    def _copy_shard(self, place: tuple[str, int]) -> tuple[int, int]:
+        """Copy a shard unless the copy has it; returns bytes copied and bytes kept."""
+        array, number = place
+        layout = self.layouts[array]
+        name = f"{array}/{layout.shard_key(number)}"
+        original, copy = f"{self.entry.relpath}/{name}", f"{self.relpath}/{name}"
+        info = self.found.get(original)
+        if info is None:
+            if layout.checksum:
+                raise CorruptChunkError(f"{original} is missing")
+            return 0, 0  # other programs do not write shards that hold only zeros
+        is_there = self.target_sizes.get(copy) == info.size
+        if is_there and (self.trusted or is_intact(self.target, copy, layout, number)):
+            return 0, info.size
+        try:
+            shard = StoredShard.open(self.source, original, layout, number, size=info.size)
+            self.target.write(copy, shard.pieces())
+        except CorruptChunkError as error:
+            raise CorruptChunkError(f"{original}: {error}") from error
+        return info.size, 0
+
+    def _copy_mesh_object(self, original: str, size: int) -> None:
+        name = original.removeprefix(f"{self.entry.relpath}/")
+        if not (self.trusted and self.target_sizes.get(f"{self.relpath}/{name}") == size):
+            self._write(name, read_checked(self.source, original, 0, size, partial(check_mesh_object, original)))
+
+    def _write(self, name: str, data: bytes) -> None:
+        path = f"{self.relpath}/{name}"
+        if self.target_sizes.get(path) != len(data) or self.target.read(path) != data:
+            self.target.write(path, [data])
+
+
+def _reduced(document: dict[str, Any], names: Mapping[str, str], relpath: str) -> bytes:
+    """A group's ``zarr.json`` with a subset of its arrays, given as canonical field names by array name."""
+    below = document["consolidated_metadata"]
+    kept = names.keys() | {name.rpartition("/")[0] for name in names}
+    metadata = {name: value for name, value in below["metadata"].items() if name in kept}
+    attributes = dict(document.get("attributes", {}))
+    recorded = recorded_attributes(document)
+    if recorded is not None:
+        reduced: dict[str, Any] = recorded | {"staged_from": relpath}
+        reduced.pop("meshes", None)
+        for key in _OF_FIELDS:
+            if key in recorded:
+                by_field = expect(dict, recorded[key], key)
+                reduced[key] = {field: value for field, value in by_field.items() if field in names.values()}
+        attributes[ATTRIBUTES_KEY] = reduced
+    document = document | {"attributes": attributes, "consolidated_metadata": below | {"metadata": metadata}}
+    return to_json(document)

@@ -1,0 +1,97 @@
+"""What all workers of a staging run need, and the result of one sample."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from zarr_core.format.object_names import sample_folder
+from zarr_core.format.packed import SUFFIX
+from zarr_core.points.stage.thin import FirstPoints
+from zarr_core.points.store.manifest import SampleEntry
+from zarr_core.points.store.settings import Layout, digest
+from zarr_core.storage import Storage
+
+# Names of a group in the copy. Names after the first replace names that are tombstoned or hold something else.
+_NAMES = 4
+
+#: Id of a sample, its entry in the source, and the path of its group in the copy (None if the copy does not have it).
+Item = tuple[str, SampleEntry, str | None]
+
+
+@dataclass(frozen=True)
+class StagedSample:
+    """Result of staging one sample.
+
+    Attributes:
+        sample_id: id of the sample.
+        entry: its entry in the manifest of the copy; None if it could not be copied.
+        copied: bytes of shards, or of a packed sample, that were copied.
+        kept: those that the copy already had.
+        problem: why the sample could not be copied, or "".
+    """
+
+    sample_id: str
+    entry: SampleEntry | None
+    copied: int = 0
+    kept: int = 0
+    problem: str = ""
+
+
+@dataclass(frozen=True)
+class StageTask:
+    """The part of a staging run that every worker needs.
+
+    Attributes:
+        source, target: the stores.
+        arrays: canonical field names by array name, of the chosen fields.
+        check: read what a manifest of the copy already names, instead of comparing sizes.
+        tombstoned: groups of the target that are pending deletion.
+        layout: of the samples in the copy; as in the source if None.
+        points: how many points of each sample are copied; all if None.
+    """
+
+    source: Storage
+    target: Storage
+    arrays: Mapping[str, str]
+    check: bool
+    tombstoned: frozenset[str] = frozenset()
+    layout: Layout | None = None
+    points: FirstPoints | None = None
+
+    def packs(self, entry: SampleEntry) -> bool:
+        """Whether a sample is packed in the copy."""
+        return entry.head > 0 if self.layout is None else self.layout == "packed"
+
+    def cuts(self, entry: SampleEntry) -> bool:
+        """Whether the copy of a sample has fewer points."""
+        if self.points is None:
+            return False
+        return any(self.points.n_chunks(name, grid) < grid.n_chunks for name, grid in entry.domains.items())
+
+    def choose_name(self, item: Item, relpath: str, is_another: Callable[[str], bool]) -> str:
+        """Path of a group in the copy: its present one, or the first that is neither tombstoned nor another group's.
+
+        A suspended garbage collector may still delete objects below a tombstoned name, so nothing is written there.
+
+        Args:
+            item: the sample.
+            relpath: path that tells the group's content.
+            is_another: whether the copy has another group at a path.
+        """
+        sample_id, _, known = item
+        is_packed = relpath.endswith(SUFFIX)
+        names = [relpath]
+        for again in range(1, _NAMES):
+            names.append(group_name(sample_id, [relpath, again], is_packed=is_packed))
+        names.sort(key=lambda name: name != known)
+        for name in names:
+            if (name == known or name not in self.tombstoned) and not is_another(name):
+                return name
+        return relpath
+
+
+def group_name(sample_id: str, content: list[Any], *, is_packed: bool = False) -> str:
+    """Path of a group that is named by a digest of its content."""
+    return f"{sample_folder(sample_id)}/{digest(content)}{SUFFIX if is_packed else ''}"
