@@ -43,9 +43,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--samples", type=int, default=12)
     parser.add_argument("--scale", type=int, default=10, help="times the points of benchmarks.conversion")
-    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--latency-ms", type=float, default=10)
-    arguments = parse(parser)
+    arguments = parse(parser, rounds=3)
     torch.set_num_threads(1)
     import s3fs
 

@@ -83,8 +83,7 @@ def measure(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--samples", type=int, default=24)
-    parser.add_argument("--rounds", type=int, default=5)
-    arguments = parse(parser)
+    arguments = parse(parser, rounds=5)
     os.environ["OMP_NUM_THREADS"] = "1"  # of the workers: one core each
     from distributed import Client, LocalCluster
 

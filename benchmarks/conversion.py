@@ -96,9 +96,8 @@ def measure(root: Path, rounds: int) -> dict[str, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--samples", type=int, default=24)
-    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--folder", help="where to work (default: the system's folder for temporary files)")
-    arguments = parse(parser)
+    arguments = parse(parser, rounds=5)
     # By hand and with one worker alike: one core.
     torch.set_num_threads(1)
     result = Result("conversion", "Converting", arguments)

@@ -95,8 +95,7 @@ def measure(ways: dict[str, Callable[[int], object]], rounds: int) -> dict[str, 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--codec", default=str(DEFAULT_CODEC))
-    parser.add_argument("--rounds", type=int, default=400)
-    arguments = parse(parser)
+    arguments = parse(parser, rounds=400)
     result = Result("local", "A draw of one sample on a local disk, warm", arguments)
     result.describe(
         f"{POINTS:,} points, {len(FIELDS)} fields, {DRAWN:,} drawn, {arguments.codec}, "

@@ -84,8 +84,15 @@ class Result:
         self._path.write_text(json.dumps(self._content, indent=1) + "\n")
 
 
-def parse(parser: argparse.ArgumentParser) -> argparse.Namespace:
-    """The arguments of the command line: those of ``parser``, and those that every benchmark has."""
+def parse(parser: argparse.ArgumentParser, rounds: int | None = None) -> argparse.Namespace:
+    """The arguments of the command line: those of ``parser``, and those that every benchmark has.
+
+    Args:
+        parser: of the benchmark.
+        rounds: default of an option ``--rounds``; no such option if None.
+    """
+    if rounds is not None:
+        parser.add_argument("--rounds", type=int, default=rounds)
     parser.add_argument("--output", default=RESULTS, help="folder of the JSON (default: benchmarks/results)")
     parser.add_argument("--date", help="to be written into the JSON")
     return parser.parse_args()

@@ -199,8 +199,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--codec", default="blosc-lz4")
     parser.add_argument("--latencies", nargs="+", type=int, default=[0, 10, 50], metavar="MS")
-    parser.add_argument("--rounds", type=int, default=40)
-    arguments = parse(parser)
+    arguments = parse(parser, rounds=40)
     result = Result("s3", "Draws from S3", arguments)
     result.describe(
         f"{SAMPLES} samples of {POINTS:,} points, {len(FIELDS)} fields, {DRAWN:,} drawn, {arguments.codec}; "

@@ -169,8 +169,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--points", type=int, default=1_000_000)
     parser.add_argument("--latency", type=int, default=10, metavar="MS")
-    parser.add_argument("--rounds", type=int, default=9)
-    arguments = parse(parser)
+    arguments = parse(parser, rounds=9)
     result = Result("tars", "Tar shards", arguments)
     result.describe(
         f"{SAMPLES} samples of {arguments.points:,} points, {len(FIELDS)} fields, {DRAWN:,} drawn, batches of {BATCH}, "

@@ -262,7 +262,6 @@ class Storage:
         if self.is_local:
             local.delete(paths, self.location)
             return
-
         backend = self._backend
 
         async def delete(path: str) -> None:
