@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from zarr_core.format.codecs import Codec
+from zarr_core.points.store.settings import ConversionSettings, Layout
 from zarr_core.shootout.formats import Entry
 
 OURS = "zarr_core"
@@ -23,12 +24,14 @@ class Candidate:
         entry: what reads it, and writes it.
         codec, chunk: settings of a store: compressor, and units per chunk; "" and 0 for other formats.
         unit: "points" or "features".
+        layout: of a point store; else "".
     """
 
     entry: Entry
     codec: str = ""
     chunk: int = 0
     unit: str = "points"
+    layout: str = ""
 
     @property
     def format(self) -> str:
@@ -39,12 +42,19 @@ class Candidate:
     def copy(self) -> str:
         """Name of the folder that holds its bytes."""
         name = (self.entry.copy or self.entry.name).replace(" ", "-").replace(",", "").strip(".")
-        return f"{name}-{self.codec.replace(':', '-')}-{self.chunk}" if self.codec else name
+        if not self.codec:
+            return name
+        return "-".join(filter(None, (name, self.layout, self.codec.replace(":", "-"), str(self.chunk))))
 
     @property
     def label(self) -> str:
         """Format and settings."""
-        return f"{self.format}, {self.codec}, {self.chunk:,} {self.unit}" if self.codec else self.format
+        return f"{self.format}, {self.settings}" if self.codec else self.format
+
+    @property
+    def settings(self) -> str:
+        """Settings of a store."""
+        return store_settings(self.codec, self.chunk, self.unit, self.layout)
 
 
 @dataclass(frozen=True)
@@ -124,13 +134,22 @@ MATRIX_ENTRIES = (
 )
 
 
-def candidate(entry: Entry, codec: str, chunk: int, unit: str) -> Candidate:
-    """A format; the settings are ignored unless it is a store."""
+def store_settings(codec: str, chunk: int, unit: str, layout: str = "") -> str:
+    """Settings of a store in words."""
+    return ", ".join(filter(None, (layout, codec, f"{chunk:,} {unit}")))
+
+
+def candidate(entry: Entry, codec: str, chunk: int, unit: str, layout: Layout = ConversionSettings.layout) -> Candidate:
+    """A format; the settings are ignored unless it is a store, and the layout unless this library reads its points."""
     if not entry.is_store:
         return Candidate(entry, unit=unit)
     codec = str(Codec.parse(codec))
-    settings = {"codec": codec, f"chunk_{unit}": chunk}
-    return Candidate(replace(entry, arguments={**entry.arguments, "settings": settings}), codec, chunk, unit)
+    settings: dict[str, Any] = {"codec": codec, f"chunk_{unit}": chunk}
+    if unit == "points":
+        # Other libraries read a folder faster than an archive.
+        settings["layout"] = layout = layout if entry.name == OURS else "directory"
+    chosen = replace(entry, arguments={**entry.arguments, "settings": settings})
+    return Candidate(chosen, codec, chunk, unit, settings.get("layout", ""))
 
 
 def codecs(current: str) -> list[str]:

@@ -60,7 +60,8 @@ class Case:
     def changes(self, m: Measurement) -> bool:
         """Whether a store has other settings than the source."""
         chosen = m.candidate
-        return (chosen.codec, chosen.chunk) != (self.facts["codec"], self.facts[f"chunk_{self.facts['unit']}"])
+        own = self.facts["codec"], self.facts[f"chunk_{self.facts['unit']}"], self.facts.get("layout", chosen.layout)
+        return (chosen.codec, chosen.chunk, chosen.layout) != own
 
     def is_in_place(self, m: Measurement) -> bool:
         """Whether the source is a store with these settings on the tier."""

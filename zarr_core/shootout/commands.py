@@ -53,6 +53,8 @@ def _store(case: Case, m: Measurement, columns: bool) -> Iterator[list[str]]:
     facts, chosen = case.facts, m.candidate
     source, place = facts["source"], case.target(m)
     settings = [f"--chunk-{facts['unit']}", str(chosen.chunk), "--codec", chosen.codec]
+    if chosen.layout:
+        settings += ["--layout", chosen.layout]
     changed = case.changes(m)
     staged = not case.lies_on(m)
     if facts["unit"] == "features":

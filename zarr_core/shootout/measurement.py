@@ -85,7 +85,8 @@ class Measurement:
     def setting(self) -> str:
         """Format and settings in words."""
         chosen = self.candidate
-        store = f", chunk_{chosen.unit} {chosen.chunk}, {chosen.codec}" if chosen.codec else ""
+        layout = ", packed" * (chosen.layout == "packed")
+        store = f", chunk_{chosen.unit} {chosen.chunk}, {chosen.codec}{layout}" if chosen.codec else ""
         return f"{self.format}{store}, {self.loader.words}"
 
     @property
@@ -108,6 +109,7 @@ class Measurement:
             del document[name]
         document |= vars(self.loader)
         document |= {"format": chosen.format, "codec": chosen.codec, f"chunk_{chosen.unit}": chosen.chunk}
+        document["layout"] = chosen.layout
         return document | {"median": self.median, "low": self.low, "high": self.high, "waiting": self.waiting}
 
 

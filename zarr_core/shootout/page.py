@@ -11,7 +11,7 @@ from typing import Any
 from zarr_core._util.units import format_size
 from zarr_core.reports.charts import as_svg
 from zarr_core.reports.templates import render
-from zarr_core.shootout.candidates import COLUMNS, OURS, Loader
+from zarr_core.shootout.candidates import COLUMNS, OURS, Loader, store_settings
 from zarr_core.shootout.case import number_of_samples
 from zarr_core.shootout.figures import rates_chart, waiting_chart
 from zarr_core.shootout.verdict import format_rate
@@ -63,7 +63,7 @@ def _by_the_trainer(rows: Sequence[Row]) -> list[Row]:
 
 
 def _settings(unit: str, row: Row) -> str:
-    return f"{row['codec']}, {row[f'chunk_{unit}']:,} {unit}"
+    return store_settings(row["codec"], row[f"chunk_{unit}"], unit, row["layout"])
 
 
 def _loader(row: Row) -> str:
@@ -72,7 +72,7 @@ def _loader(row: Row) -> str:
 
 def _loaders(rows: Sequence[Row]) -> list[Row]:
     """Settings that were also measured with workers or threads."""
-    settings = ("tier", "format", "codec", "chunk_points", "chunk_features")
+    settings = ("tier", "format", "codec", "chunk_points", "chunk_features", "layout")
     groups: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
         groups.setdefault(tuple(map(row.get, settings)), []).append(row)

@@ -12,13 +12,14 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from tqdm import tqdm
 
 from zarr_core.errors import SourceError, ZarrCoreError
 from zarr_core.format.codecs import DEFAULT_CODEC, Codec
 from zarr_core.matrix.store.head import HEAD as MATRIX
+from zarr_core.points.store.settings import ConversionSettings, Layout
 from zarr_core.reports.environment import cores, environment, memory_bytes
 from zarr_core.shootout.candidates import NO_WORKERS, OURS, Candidate, Loader, candidate, codecs
 from zarr_core.shootout.case import Case, bytes_of_all
@@ -129,6 +130,7 @@ class _Run:
             self.codec = str(Codec.parse(facts["codec"]))
         except SourceError:  # another program has written the store, with a codec that this library does not write
             self.codec = str(Codec.parse(DEFAULT_CODEC))
+        self.layout = facts.get("layout", ConversionSettings.layout)
         self.entries = {entry.name: entry for entry in workload.entries}
         if facts["other_fields"]:
             self._leave_out(f"{facts['other_fields']} samples", "their fields differ from those of the first sample")
@@ -164,9 +166,12 @@ class _Run:
         yield Step((3, 9), "choice of the fastest", self._decoding)
         yield Step((5,), "choice of finalists", self._finalists)
 
-    def _candidate(self, entry: Entry, codec: str | None = None, chunk: int | None = None) -> Candidate:
+    def _candidate(
+        self, entry: Entry, codec: str | None = None, chunk: int | None = None, layout: Any = None
+    ) -> Candidate:
         """A format with settings; by default those of the source."""
-        return candidate(entry, codec or self.codec, chunk or self.workload.chunk_sizes[0], self.unit)
+        chunk = chunk or self.workload.chunk_sizes[0]
+        return candidate(entry, codec or self.codec, chunk, self.unit, layout or self.layout)
 
     def _reading(
         self,
@@ -241,13 +246,22 @@ class _Run:
         return Reading(m.candidate.entry, place, self.workload.draws[m.reads], self.request.batch_size, m.loader, ready)
 
     def _sweep(self, _: float) -> Iterable[Step]:
-        """Codecs, and then chunk sizes with the fastest codecs."""
+        """Layouts, then codecs with the fastest layout, then chunk sizes with the fastest codecs."""
         if not self.measured.where(format=OURS):
             return
+        others = [layout for layout in get_args(Layout) if layout != self.layout] if self.unit == "points" else []
         for number, tier in enumerate(self.tiers.values()):
-            for codec in codecs(self.codec)[1:]:
-                yield self._reading((2, 1, number), tier, self._candidate(self.entries[OURS], codec))
-        yield Step((2, 2), "choice of a codec", self._chunks)
+            for layout in others:
+                yield self._reading((2, 0, number), tier, self._candidate(self.entries[OURS], layout=layout))
+        yield Step((2, 1), "choice of a layout", self._codecs)
+
+    def _codecs(self, _: float) -> Iterable[Step]:
+        for number, tier in enumerate(self.tiers.values()):
+            for best in self._of(tier).where(format=OURS).fastest[:1]:
+                for codec in codecs(self.codec)[1:]:
+                    chosen = self._candidate(self.entries[OURS], codec, layout=best.candidate.layout)
+                    yield self._reading((2, 2, number), tier, chosen)
+        yield Step((2, 3), "choice of a codec", self._chunks)
 
     def _chunks(self, _: float) -> Iterable[Step]:
         for number, tier in enumerate(self.tiers.values()):
@@ -256,8 +270,8 @@ class _Run:
                 if m.median < _NEAR * stores[0].median:
                     break
                 for size in self.workload.chunk_sizes[1:]:
-                    chosen = self._candidate(self.entries[OURS], m.candidate.codec, size)
-                    yield self._reading((2, 3, place, number), tier, chosen)
+                    chosen = self._candidate(self.entries[OURS], m.candidate.codec, size, m.candidate.layout)
+                    yield self._reading((2, 4, place, number), tier, chosen)
 
     def _workers(self, _: float) -> Iterable[Step]:
         """The fastest settings with a thread and with a worker; more follow."""

@@ -130,6 +130,7 @@ def take_points(request: ShootoutRequest, folder: Path, end: float = math.inf) -
         "num_points": num_points,
         "bytes_raw": size,
         "codec": manifest.compressor,
+        "layout": "packed" if any(entry.head for entry in manifest.samples.values()) else "directory",
         "chunk_points": chunk_points,
         "unit": "points",
         "reads": {"draws": "draws", "samples": "whole samples"},
