@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from itertools import starmap
 
 from zarr_core._util.commands import shell
+from zarr_core.points.store.settings import ConversionSettings
 from zarr_core.shootout.case import Case
 from zarr_core.shootout.measurement import Measurement
 
@@ -53,7 +54,8 @@ def _store(case: Case, m: Measurement, columns: bool) -> Iterator[list[str]]:
     facts, chosen = case.facts, m.candidate
     source, place = facts["source"], case.target(m)
     settings = [f"--chunk-{facts['unit']}", str(chosen.chunk), "--codec", chosen.codec]
-    if chosen.layout:
+    usual = facts.get("layout", ConversionSettings.layout)
+    if chosen.layout and {chosen.layout, usual} != {ConversionSettings.layout}:
         settings += ["--layout", chosen.layout]
     changed = case.changes(m)
     staged = not case.lies_on(m)
