@@ -26,6 +26,8 @@ from zarr_core.storage.storage import Storage
 OPEN_FILES = 128
 # A longer read allocates its own buffer.
 _BUFFER_BYTES = 8 << 20
+# Bytes of a coming request that the system is told to load, at most.
+_ANNOUNCED_BYTES = 8 << 20
 # Remote objects whose versions are remembered. Beyond, all are met again.
 _KNOWN_VERSIONS = 1 << 16
 # Objects of a sample group named by a content digest. They never change.
@@ -99,7 +101,19 @@ class LocalObjects(Objects):
         self._thread = threading.local()
         self._maps = Maps(folder)
 
+    def announce(self, requests: Sequence[Request]) -> None:
+        """Let the system load bytes that are going to be read, so that a disk works on many requests at a time."""
+        for request in requests:
+            try:
+                file = self._files.get(request.key) or self._open(request.key)
+                size = min(request.size or _ANNOUNCED_BYTES, _ANNOUNCED_BYTES)
+                os.posix_fadvise(file.handle, request.start, size, os.POSIX_FADV_WILLNEED)
+            except (AttributeError, OSError):  # macOS has no such call; the read reports errors
+                return
+
     def fetch(self, requests: Sequence[Request]) -> Iterator[np.ndarray | Exception]:
+        if len(requests) > 1:
+            self.announce([request for request in requests if request.start >= 0])
         for request in requests:
             try:
                 fetched: np.ndarray | Exception = self._read(request)

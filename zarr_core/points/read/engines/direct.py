@@ -20,7 +20,7 @@ from zarr_core.format.shards import ChunkIndex, decode_shard_index
 from zarr_core.points.read.engines import Engine, FieldRead, fetch_failure
 from zarr_core.points.read.engines.mapped import MappedSample
 from zarr_core.points.read.engines.sample_metadata import KnownArray, KnownSample, group_request, parse_group
-from zarr_core.points.read.engines.straight import UnreadError, read_straight
+from zarr_core.points.read.engines.straight import StraightRead, UnreadError, read_straight
 from zarr_core.points.read.plan import MAX_GAP_BYTES, PlannedChunk, RowSpan, plan_read, unpack
 from zarr_core.points.read.selection import SampleDraws
 from zarr_core.points.store.manifest import SampleEntry
@@ -72,6 +72,7 @@ class DirectEngine(Engine):
         fallback_places: list[int] = []
         work: list[tuple[FieldRead, KnownArray, list[PlannedChunk], np.ndarray]] = []
         requests: list[Request] = []
+        straight: list[tuple[FieldRead, StraightRead]] = []
         files = process.objects if isinstance(process.objects, LocalObjects) else None
         for place, (read, known) in enumerate(zip(reads, arrays, strict=True)):
             if known is None:
@@ -87,13 +88,8 @@ class DirectEngine(Engine):
                 read.check_output(known.dtype, layout.dim, target)
             results.append(target)
             if files is not None and known.is_straight:
-                try:
-                    # Files of other programs may change.
-                    read_straight(files, known, read.drawn, target, not read.entry.is_ours)
-                except UnreadError as error:
-                    raise _read_error(read, str(error.request), error.cause) from error
-                except CorruptChunkError as error:
-                    raise _read_error(read, "", error) from error
+                # Files of other programs may change.
+                straight.append((read, StraightRead(known, read.drawn, target, not read.entry.is_ours)))
                 continue
             # In an archive, the chunks of other fields lie between those of one field: requests are joined below.
             max_gap = 0 if read.entry.head else MAX_GAP_BYTES
@@ -103,6 +99,8 @@ class DirectEngine(Engine):
             for chunks in ranges:
                 work.append((read, known, chunks, target))
                 requests.append(Request(known.shard_name(chunks[0].shard), chunks[0].start, chunks[-1].stop))
+        if files is not None and straight:
+            _read_straight(files, straight)
         if requests:
             order = sorted(range(len(work)), key=lambda number: _archive_position(work[number][0], requests[number]))
             self._execute(process, [work[number] for number in order], [requests[number] for number in order])
@@ -300,6 +298,20 @@ class _Scratch(threading.local):
                 self._kept.clear()
             rows = self._kept[key] = np.empty((layout.chunk_points, layout.dim), array.dtype)
         return rows
+
+
+def _read_straight(files: LocalObjects, reads: Sequence[tuple[FieldRead, StraightRead]]) -> None:
+    """Read draws of local files; raises the errors of :meth:`DirectEngine.read`."""
+    try:
+        read_straight(files, [wanted for _, wanted in reads])
+    except (UnreadError, CorruptChunkError):
+        for read, wanted in reads:  # one by one, so that the error names the field
+            try:
+                read_straight(files, [wanted])
+            except UnreadError as error:
+                raise _read_error(read, str(error.request), error.cause) from error
+            except CorruptChunkError as error:
+                raise _read_error(read, "", error) from error
 
 
 def _archive_position(read: FieldRead, request: Request) -> tuple[str, int]:

@@ -6,7 +6,8 @@ chunk is compared with its checksum when a process first reads it; later, only t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 import google_crc32c
 import numpy as np
@@ -40,58 +41,98 @@ class UnreadError(Exception):
         self.request, self.cause = request, cause
 
 
-def read_straight(files: LocalObjects, array: KnownArray, drawn: Draw, target: np.ndarray, check: bool) -> None:
-    """Read the points of a draw.
+class StraightRead(NamedTuple):
+    """A draw to be read.
 
-    Args:
-        files: where to read.
+    Attributes:
         array: one that ``is_straight``.
         drawn: the points.
         target: receives them: (points, dim) of the stored dtype, C-contiguous.
         check: compare each chunk with its checksum, even if this process has done so before.
+    """
+
+    array: KnownArray
+    drawn: Draw
+    target: np.ndarray
+    check: bool
+
+
+class _Part(NamedTuple):
+    """Bytes of an object from ``start`` on, and the memory that receives them."""
+
+    start: int
+    buffer: memoryview
+
+
+def read_straight(files: LocalObjects, reads: Sequence[StraightRead]) -> None:
+    """Read draws. Neighbouring bytes of a file, also of different arrays, are one system call.
 
     Raises:
         CorruptChunkError: a chunk does not match its checksum.
         UnreadError: bytes cannot be read.
     """
+    wanted: dict[str, list[_Part]] = {}
+    unverified: list[tuple[KnownArray, int, list[memoryview]]] = []
+    for read in reads:
+        for name, chunk, parts, is_new in _parts(read):
+            wanted.setdefault(name, []).extend(parts)
+            if is_new:
+                unverified.append((read.array, chunk, [part.buffer for part in parts]))
+    calls: list[tuple[str, int, int, list[memoryview]]] = []
+    for name, parts in wanted.items():
+        parts.sort(key=lambda part: part.start)
+        for begin, end, buffers in _calls(parts):
+            calls.append((name, begin, end, buffers))
+    # What was read before is probably in memory.
+    if len(calls) > 1 and unverified:
+        files.announce([Request(name, begin, end) for name, begin, end, _ in calls])
+    for name, begin, end, buffers in calls:
+        _read(files, name, begin, end, buffers)
+    for array, chunk, pieces in unverified:
+        _verify(array, chunk, pieces)
+
+
+def _parts(read: StraightRead) -> Iterator[tuple[str, int, list[_Part], bool]]:
+    """The parts of each chunk: name of its object, its number, and whether it is to be compared with its checksum."""
+    array, drawn, target, check = read
     layout, verified, width = array.layout, array.verified, array.row_bytes
     assert array.index is not None
-    starts, per_shard = array.index.starts, layout.chunks_per_shard
+    starts = array.index.starts
     out = memoryview(target).cast("B")  # type: ignore[arg-type]  # an array is a buffer since Python 3.12
-    unverified: list[tuple[int, list[memoryview]]] = []
-    # Neighbouring parts of a file are one system call.
-    buffers: list[memoryview] = []
-    shard = begin = end = 0
     for chunk, spans in wanted_rows(drawn.runs, layout.chunk_points):
         base = starts[chunk]
+        name = array.shard_name(chunk // layout.chunks_per_shard)
         if verified[chunk] and not check:
-            parts = [(base + first * width, out[to * width : (to + last - first) * width]) for first, last, to in spans]
-        else:
-            pieces = _whole_chunk(array, spans, out)
-            unverified.append((chunk, pieces))
-            parts = []
-            for piece in pieces:
-                parts.append((base, piece))
-                base += len(piece)
-        for start, part in parts:
-            gap = start - end
-            if buffers and (
-                not 0 <= gap <= _MAX_GAP
-                or chunk // per_shard != shard
-                or len(buffers) > _MAX_BUFFERS
-                or end - begin > _MAX_BYTES
-            ):
-                _read(files, array, shard, begin, end, buffers)
-                buffers = []
-            if not buffers:
-                shard, begin = chunk // per_shard, start
-            elif gap:
-                buffers.append(_unwanted[:gap])
-            buffers.append(part)
-            end = start + len(part)
-    _read(files, array, shard, begin, end, buffers)
-    for chunk, pieces in unverified:
-        _verify(array, chunk, pieces)
+            rows = [
+                _Part(base + first * width, out[to * width : (to + last - first) * width]) for first, last, to in spans
+            ]
+            yield name, chunk, rows, False
+            continue
+        parts = []
+        for piece in _whole_chunk(array, spans, out):
+            parts.append(_Part(base, piece))
+            base += len(piece)
+        yield name, chunk, parts, True
+
+
+def _calls(parts: Iterable[_Part]) -> Iterator[tuple[int, int, list[memoryview]]]:
+    """Neighbouring parts of an object as system calls: first byte, end, and buffers."""
+    buffers: list[memoryview] = []
+    begin = end = 0
+    for start, buffer in parts:
+        gap = start - end
+        # A batch may draw from a sample twice, which overlaps.
+        if buffers and (not 0 <= gap <= _MAX_GAP or len(buffers) > _MAX_BUFFERS or end - begin > _MAX_BYTES):
+            yield begin, end, buffers
+            buffers = []
+        if not buffers:
+            begin = start
+        elif gap:
+            buffers.append(_unwanted[:gap])
+        buffers.append(buffer)
+        end = start + len(buffer)
+    if buffers:
+        yield begin, end, buffers
 
 
 def _whole_chunk(array: KnownArray, spans: Sequence[RowSpan], out: memoryview) -> list[memoryview]:
@@ -116,19 +157,17 @@ def _memory(size: int) -> memoryview:
     return memoryview(np.empty(size, np.uint8))  # type: ignore[arg-type]
 
 
-def _read(
-    files: LocalObjects, array: KnownArray, shard: int, begin: int, end: int, buffers: Sequence[memoryview]
-) -> None:
-    """Fill buffers with bytes ``[begin, end)`` of a shard."""
+def _read(files: LocalObjects, name: str, begin: int, end: int, buffers: Sequence[memoryview]) -> None:
+    """Fill buffers with bytes ``[begin, end)`` of an object."""
     try:
-        done = files.read_into(array.shard_name(shard), begin, buffers)
+        done = files.read_into(name, begin, buffers)
     except FileNotFoundError as error:
-        raise CorruptChunkError(f"{array.shard_name(shard)} is missing") from error
+        raise CorruptChunkError(f"{name} is missing") from error
     except OSError as error:
-        raise UnreadError(Request(array.shard_name(shard), begin, end), error) from error
+        raise UnreadError(Request(name, begin, end), error) from error
     if done != end - begin:
         missing = TruncatedError(f"expected {end - begin} bytes, but only {done} are there")
-        raise UnreadError(Request(array.shard_name(shard), begin, end), missing)
+        raise UnreadError(Request(name, begin, end), missing)
 
 
 def _verify(array: KnownArray, chunk: int, pieces: Sequence[memoryview]) -> None:
