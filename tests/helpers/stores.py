@@ -16,7 +16,7 @@ from zarr_core.points.read.reader import ZarrChunkReader
 from zarr_core.points.store.head import load_manifest
 from zarr_core.points.verify.store import verify_store
 from zarr_core.storage import Storage
-from zarr_core.storage.zarr_stores import make_store
+from zarr_core.storage.zarr_stores import group_place, make_store
 from zarr_core.stores.summary import StoreInfo, store_info
 
 
@@ -28,8 +28,8 @@ def objects(root: str | Path) -> dict[str, bytes]:
 
 def stored_values(root: str | Path, sample_id: str, array: str) -> np.ndarray:
     """All values of an array of a sample, (points, dim)."""
-    entry = load_manifest(root).samples[sample_id]
-    return zarr.open_group(make_store(str(root)), path=entry.relpath, mode="r", zarr_format=3)[array][:]
+    place, path = group_place(str(root), load_manifest(root).samples[sample_id].relpath)
+    return zarr.open_group(make_store(place), path=path, mode="r", zarr_format=3)[array][:]
 
 
 def assert_reads_equal(

@@ -20,8 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from zarr_core._util.documents import DocumentError, expect, parse_json, to_json
-from zarr_core.errors import CorruptChunkError
-from zarr_core.format.array_metadata import MAX_CHUNKS
+from zarr_core.errors import CorruptChunkError, SourceError
 from zarr_core.format.names import check_relative_path
 from zarr_core.format.object_names import ATTRIBUTES_KEY, ZARR_JSON
 
@@ -34,8 +33,8 @@ FIRST_BYTES = 1 << 16
 
 # Multiples at which chunks begin: copies of aligned memory are faster.
 _ALIGNMENT = 64
-# Limits of what a reader accepts, so that a damaged head claims no memory.
-_MAX_HEAD = 1 << 28
+# Limits of what a reader accepts, so that damage claims no memory: bytes of a head and of an archive.
+MAX_HEAD = 1 << 28
 _MAX_END = 1 << 48
 
 # Structures of ZIP. Times are the first that ZIP can name, so that equal samples have equal bytes.
@@ -105,31 +104,50 @@ class PackedGroup:
         """Bytes of the archive; raises DocumentError, as all that follows."""
         return self.head + _position(self._record.get("bytes"), "bytes")
 
-    @cached_property
-    def chunks(self) -> dict[str, ChunkPlaces]:
-        """Where the chunks of each array lie, by array name."""
-        places = {}
-        for array, packed in expect(dict, self._record.get("chunks"), "chunks").items():
-            starts, lengths = _unpack_places(packed, f"chunks of {array!r}")
-            if len(starts) and (starts + lengths).max() > self.size - self.head:
-                raise DocumentError(f"chunks of {array!r} lie outside of the archive")
-            places[check_relative_path(array)] = ChunkPlaces(starts + self.head, lengths)
-        return places
+    def chunks_of(self, array: str, count: int | None = None) -> ChunkPlaces:
+        """Where the chunks of an array lie.
+
+        Args:
+            array: name of the array.
+            count: number of its chunks. It is compared before memory is allocated; by default, as many as fit in the
+                archive are accepted.
+        """
+        what, body = f"chunks of {array!r}", self.size - self.head
+        packed = expect(dict, self._record.get("chunks"), "chunks").get(array)
+        most = body // (_LOCAL.size + _CENTRAL.size)
+        starts, lengths = _unpack_places(packed, what, most if count is None else count)
+        if count not in (None, len(starts)):
+            raise DocumentError(f"the archive names {len(starts):,} chunks of {array!r}, which has {count:,}")
+        ends = starts + lengths
+        if len(starts) and ends.max() > body:
+            raise DocumentError(f"{what} lie outside of the archive")
+        order = np.argsort(starts, kind="stable")
+        if (starts[order][1:] < ends[order][:-1]).any():
+            raise DocumentError(f"{what} overlap")
+        return ChunkPlaces(starts + self.head, lengths)
 
     @cached_property
     def entries(self) -> dict[str, Place]:
         """Where each entry lies, by name, in the order of the archive."""
         found = {ZARR_JSON: Place(_header_bytes(ZARR_JSON), self.head - _header_bytes(ZARR_JSON))}
-        for array, (starts, lengths) in self.chunks.items():
+        for array in expect(dict, self._record.get("chunks"), "chunks"):
+            starts, lengths = self.chunks_of(_checked_name(array))
             for number, (start, length) in enumerate(zip(starts.tolist(), lengths.tolist(), strict=True)):
                 found[chunk_name(array, number)] = Place(start, length)
         for name, place in expect(dict, self._record.get("objects"), "objects").items():
-            start, size = expect(list, place, f"place of {name!r}")
-            start, size = _position(start, name), _position(size, name)
-            if start + size > self.size - self.head:
-                raise DocumentError(f"{name!r} lies outside of the archive")
-            found[check_relative_path(name)] = Place(self.head + start, size)
-        return dict(sorted(found.items(), key=lambda item: item[1]))
+            if len(expect(list, place, f"place of {name!r}")) != 2:
+                raise DocumentError(f"place of {name!r}: {place!r:.40}")
+            start, size = _position(place[0], name), _position(place[1], name)
+            found[_checked_name(name)] = Place(self.head + start, size)
+        entries = dict(sorted(found.items(), key=lambda item: item[1]))
+        end = 0
+        for name, place in entries.items():
+            if place.start < end:
+                raise DocumentError(f"{name!r} overlaps what is before it")
+            end = place.start + place.size
+        if end > self.size:
+            raise DocumentError(f"{name!r} lies outside of the archive")
+        return entries
 
 
 def chunk_name(array: str, number: int) -> str:
@@ -148,7 +166,7 @@ def head_bytes(data: bytes) -> int:
         raise DocumentError(f"an archive has more than {len(data)} bytes")
     signature, _, _, method, _, _, _, size, stored, name, extra = _LOCAL.unpack_from(data)
     expected = ZARR_JSON.encode()
-    if (signature, method, name, extra) != (b"PK\3\4", 0, len(expected), 0) or size != stored or size > _MAX_HEAD:
+    if (signature, method, name, extra) != (b"PK\3\4", 0, len(expected), 0) or size != stored or size > MAX_HEAD:
         raise DocumentError(f"the archive does not begin with its {ZARR_JSON}")
     if data[_LOCAL.size : _LOCAL.size + name] != expected:
         raise DocumentError(f"the first entry of the archive is not {ZARR_JSON}")
@@ -214,6 +232,8 @@ class Archive:
         content = to_json(document)
         # Spaces after the document, so that aligned positions after the head are aligned in the archive.
         content += b" " * (-(_header_bytes(ZARR_JSON) + len(content)) % _ALIGNMENT)
+        if len(content) > MAX_HEAD:
+            raise DocumentError(f"{ZARR_JSON} has {len(content):,} bytes; readers accept at most {MAX_HEAD:,}")
         self._root = Entry(ZARR_JSON, len(content), zlib.crc32(content))
         self.head = _local_header(self._root, _header_bytes(ZARR_JSON)) + content
         self.size = len(self.head) + last + directory + ends
@@ -279,6 +299,13 @@ def _owner(name: str) -> str:
     return name if chunk is None else chunk["array"]
 
 
+def _checked_name(name: str) -> str:
+    try:
+        return check_relative_path(name)
+    except SourceError as error:
+        raise DocumentError(str(error)) from error
+
+
 def _header_bytes(name: str) -> int:
     return _LOCAL.size + len(name)
 
@@ -313,12 +340,13 @@ def _pack_places(places: Sequence[tuple[int, int]]) -> list[int] | dict[str, str
     return {"starts": _text(starts, "<u8"), "lengths": _text(lengths, "<u4")}
 
 
-def _unpack_places(packed: Any, what: str) -> tuple[np.ndarray, np.ndarray]:
+def _unpack_places(packed: Any, what: str, most: int) -> tuple[np.ndarray, np.ndarray]:
+    """Positions and lengths of at most ``most`` chunks."""
     try:
         if isinstance(packed, list):
             start, step, length, count = (_position(value, what) for value in packed)
-            if not 0 < count <= MAX_CHUNKS or start + step * count > _MAX_END:
-                raise DocumentError(f"{what}: {count} chunks, {step} bytes apart")
+            if not 0 < count <= most or start + step * count > _MAX_END:
+                raise DocumentError(f"{what}: {count:,} chunks, {step:,} bytes apart")
             return start + step * np.arange(count, dtype=np.int64), np.full(count, length, np.int64)
         starts = np.frombuffer(base64.b64decode(packed["starts"], validate=True), "<u8").astype(np.int64)
         lengths = np.frombuffer(base64.b64decode(packed["lengths"], validate=True), "<u4").astype(np.int64)

@@ -24,6 +24,7 @@ from zarr_core.errors import ManifestError, SourceError, UnknownFieldError, Zarr
 from zarr_core.format.array_metadata import COORDS_DTYPE, MAX_CHUNKS, MAX_COMPONENTS, MAX_POINTS, VALUES_DTYPE
 from zarr_core.format.names import POSITION, check_relative_path, check_sample_id
 from zarr_core.format.object_names import MANIFEST
+from zarr_core.format.packed import MAX_HEAD
 from zarr_core.versioning.generations import MAX_GENERATION, Retention
 
 FORMAT_VERSION = 1
@@ -106,7 +107,7 @@ class SampleEntry:
     bytes: Annotated[int, Field(strict=True, ge=0, le=_MAX_INT)] = 0
     fields: Annotated[Mapping[str, ArrayColumn] | None, _ListedFields] = None
     content: str = ""
-    head: Annotated[int, Field(strict=True, ge=0, le=_MAX_INT)] = 0
+    head: Annotated[int, Field(strict=True, ge=0, le=MAX_HEAD)] = 0
 
     @property
     def is_ours(self) -> bool:

@@ -15,7 +15,7 @@ from zarr_core.errors import CorruptChunkError, SourceError, StoreError
 from zarr_core.format.array_metadata import CHECKSUM_BYTES, ArrayLayout
 from zarr_core.format.names import check_relative_path
 from zarr_core.format.object_names import ZARR_JSON
-from zarr_core.format.packed import ChunkPlaces, PackedGroup, parse_head
+from zarr_core.format.packed import PackedGroup, parse_head
 from zarr_core.format.shards import ChunkIndex, unpack_lengths
 from zarr_core.points.read.engines import check_origin, damaged_group, fetch_failure, missing_group
 from zarr_core.points.store.group import recorded_attributes
@@ -121,7 +121,7 @@ class KnownSample(NamedTuple):
             check_origin(where, entry, recorded)
             lengths = expect(dict, recorded.get("chunk_bytes", {}), "chunk_bytes")
             consolidated = expect(dict, group["consolidated_metadata"], "consolidated_metadata")
-            packed = PackedGroup(group, entry.head).chunks if entry.head else {}
+            packed = PackedGroup(group, entry.head)
             arrays: dict[str, KnownArray | None] = {}
             for name, metadata in expect(dict, consolidated.get("metadata"), "metadata").items():
                 if expect(dict, metadata, f"metadata of {name!r}").get("node_type") != "array":
@@ -133,8 +133,8 @@ class KnownSample(NamedTuple):
                     arrays[name] = None
                     continue
                 if entry.head:
-                    index = _packed_index(layout, packed.get(name), name)
-                    arrays[name] = KnownArray(path, layout, index, entry.relpath)
+                    index = _packed_index(layout, packed, entry, name)
+                    arrays[name] = None if index is None else KnownArray(path, layout, index, entry.relpath)
                 elif layout.sharded:
                     arrays[name] = KnownArray(path, layout, _recorded_index(layout, lengths.get(name)))
                 else:
@@ -153,10 +153,13 @@ def group_request(entry: SampleEntry) -> Request:
     return Request(f"{entry.relpath}/{ZARR_JSON}")
 
 
-def _packed_index(layout: ArrayLayout, places: ChunkPlaces | None, name: str) -> ChunkIndex:
-    if places is None or len(places.starts) != layout.n_chunks:
-        raise DocumentError(f"the archive does not name the {layout.n_chunks} chunks of {name!r}")
-    return ChunkIndex(array("q", places.starts.tobytes()), array("q", places.lengths.tobytes()))
+def _packed_index(layout: ArrayLayout, packed: PackedGroup, entry: SampleEntry, name: str) -> ChunkIndex | None:
+    """Byte ranges of the chunks of a packed array; None if the manifest knows no such array."""
+    grid = entry.domains.get(name.partition("/")[0])
+    if grid is None or grid.n_chunks != layout.n_chunks:
+        return None  # a few bytes of metadata can claim millions of chunks
+    starts, lengths = packed.chunks_of(name, layout.n_chunks)
+    return ChunkIndex(array("q", starts.tobytes()), array("q", lengths.tobytes()))
 
 
 def _recorded_index(layout: ArrayLayout, packed: Any) -> ChunkIndex | None:
@@ -183,8 +186,15 @@ def parse_group(where: str, entry: SampleEntry, request: Request, data: np.ndarr
     if isinstance(data, Exception):
         raise fetch_failure(where, str(request), data) from printable_cause(data)
     try:
-        group: Any = parse_head(data.tobytes()).document if entry.head else parse_json(data.tobytes())
+        group: Any = _head_document(entry, data.tobytes()) if entry.head else parse_json(data.tobytes())
         recorded_attributes(group)
     except ValueError as error:
         raise damaged_group(where, entry, error) from error
     return dict(group)
+
+
+def _head_document(entry: SampleEntry, data: bytes) -> Mapping[str, Any]:
+    packed = parse_head(data)
+    if packed.head != entry.head:
+        raise DocumentError(f"its head has {packed.head:,} bytes, the manifest says {entry.head:,}")
+    return packed.document
