@@ -225,6 +225,12 @@ def memory_root() -> str:
     return f"memory://{os.urandom(4).hex()}"
 
 
+@pytest.fixture(params=["directory", "packed"])
+def layout(request: pytest.FixtureRequest) -> str:
+    """How samples are stored."""
+    return str(request.param)
+
+
 @pytest.fixture(params=["local", "memory", "s3", "oci", "gs", "az"])
 def any_root(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """An empty root on each kind of location."""

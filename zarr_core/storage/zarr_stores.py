@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 from typing import Any
 
@@ -23,6 +24,8 @@ from zarr_core.storage.storage import Storage
 
 # Attempts per request by the client itself, because zarr-python does not retry. s3fs squares them when it reads a body.
 _ATTEMPTS = 4
+# Bytes that are fetched together from archives, whose headers and directories are read piece by piece.
+_READ_AHEAD = 1 << 16
 
 
 def make_store(root: str | os.PathLike[str], *, read_only: bool = True, client: Any = None) -> Store:
@@ -38,7 +41,7 @@ def make_store(root: str | os.PathLike[str], *, read_only: bool = True, client: 
     """
     url = absolute(root)
     if url.endswith(SUFFIX):
-        return _open_archive(url)
+        return _open_archive(url, client)
     if is_local(url):
         return LocalStore(Storage(url).location, read_only=read_only)
     backend = open_backend(url, for_data=True, client=client)
@@ -58,9 +61,37 @@ def group_place(root: str, relpath: str) -> tuple[str, str]:
     return root, relpath
 
 
-def _open_archive(url: str) -> Store:
+def _open_archive(url: str, client: Any) -> Store:
     if is_local(url):
         return ZipStore(url, mode="r")
-    protocol = url.partition("://")[0]
-    archive = ZipFileSystem(url, remote_protocol=protocol, remote_options=filesystem_options(url, _ATTEMPTS))
-    return FsspecStore(AsyncFileSystemWrapper(archive), read_only=True, path="")
+    file = io.BufferedReader(_ObjectFile(url, client), _READ_AHEAD)
+    return FsspecStore(AsyncFileSystemWrapper(ZipFileSystem(file), asynchronous=True), read_only=True, path="")
+
+
+class _ObjectFile(io.RawIOBase):
+    """A remote object as a file, for what reads archives; raises FileNotFoundError."""
+
+    def __init__(self, url: str, client: Any) -> None:
+        root, _, self._name = url.rpartition("/")
+        self._storage = Storage(root, client=client)
+        self._size = self._storage.size(self._name)
+        self._position = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._position = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
+        return self._position
+
+    def readinto(self, buffer: Any) -> int:
+        stop = min(self._position + len(buffer), self._size)
+        if stop <= self._position:  # some services refuse empty ranges
+            return 0
+        data = self._storage.read(self._name, self._position, stop)
+        buffer[: len(data)] = data
+        self._position += len(data)
+        return len(data)

@@ -170,7 +170,7 @@ class _Collector(Generic[S]):
         self.now = min(self._store_time, self._began)
         self.horizon = self.now - grace
         self._last: tuple[S, _Kept] | None = None
-        self._single: set[str] = set()  # prefixes that are one object
+        self._single: dict[str, list[str]] = {}  # prefixes that are one object, and their temporary files
 
     def kept(self, current: S) -> _Kept:
         """Kept generations and the prefixes that they name."""
@@ -231,8 +231,8 @@ class _Collector(Generic[S]):
                 found.foreign += 1
             else:
                 unnamed.setdefault(owner, Garbage()).add(stored)
-                if owner == stored.name:
-                    self._single.add(owner)
+                if owner == name:
+                    self._single.setdefault(owner, []).append(stored.name)
         for stored in self.storage.objects("", recursive=False):
             if strip_temp_suffix(stored.name)[1] and stored.modified < abandoned:
                 found.temporary.append(stored)
@@ -255,7 +255,7 @@ class _Collector(Generic[S]):
     def objects_of(self, prefix: str) -> list[str]:
         """The object of a prefix, or those below it that writers of this kind of store make."""
         if prefix in self._single:
-            return [prefix]
+            return self._single[prefix]
         names = [stored.name for stored in self.storage.objects(prefix)]
         return [name for name in names if self.head.owner(strip_temp_suffix(name)[0]) == prefix]
 

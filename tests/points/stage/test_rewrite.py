@@ -209,7 +209,7 @@ def test_a_damaged_chunk_is_not_copied_in_any_form(made: Path, tmp_path: Path, s
     entry = load_manifest(tmp_path / "store").samples["run_2"]
     path = tmp_path / "store" / entry.relpath
     if source == "packed":
-        places = parse_head(path.read_bytes()).chunks["volume/pressure"]
+        places = parse_head(path.read_bytes()).chunks_of("volume/pressure")
         flip(path, int(places.starts[1]) + 3)
     else:
         flip(path / "volume/pressure/c/0/0", 16 * 2 + 4 + 3)

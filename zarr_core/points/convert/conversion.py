@@ -33,6 +33,7 @@ from zarr_core._util.time_limit import TimeLimitError, sample_seconds
 from zarr_core._util.units import format_size
 from zarr_core.errors import SourceError, StoreError
 from zarr_core.format.object_names import ZARR_JSON, sample_folder
+from zarr_core.format.packed import SUFFIX
 from zarr_core.points.convert.job import ConversionJob
 from zarr_core.points.convert.plan import Task, plan
 from zarr_core.points.convert.publish import Pending, PublishReport, commit_results
@@ -254,7 +255,8 @@ def _remove_refused(job: ConversionJob, pending: Pending) -> None:
     storage, samples = job.writer.storage, job.selection.samples
     left: list[str] = []
     for sample_id in pending.refused:
-        left.extend(storage.list(job.writer.relpath(sample_id, samples[sample_id].fingerprint)))
+        relpath = job.writer.relpath(sample_id, samples[sample_id].fingerprint)
+        left.extend(storage.list(relpath.removesuffix(SUFFIX)))
     storage.delete(left)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from zarr_core._util.documents import DocumentError, expect, parse_json, to_json
+from zarr_core._util.documents import expect, parse_json, to_json
 from zarr_core.errors import StoreError
 from zarr_core.format.array_metadata import EMPTY_GROUP, ArrayLayout, group_arrays, group_zarr_json
 from zarr_core.format.names import FieldName
@@ -104,9 +104,7 @@ class RewrittenGroup:
             if self._packed is None:
                 yield from self._sharded_chunks(array, self._held[array], layout.n_chunks)
                 continue
-            places = self._packed.chunks.get(array)
-            if places is None or len(places.starts) != self._held[array].n_chunks:
-                raise DocumentError(f"it does not name the chunks of {array!r}")
+            places = self._packed.chunks_of(array, self._held[array].n_chunks)
             for number in range(layout.n_chunks):
                 start, length = int(places.starts[number]), int(places.lengths[number])
                 yield Piece(relpath, start, start + length, chunk_name(array, number))

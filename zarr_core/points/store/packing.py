@@ -28,9 +28,8 @@ class Packing:
 
     def __init__(self, relpath: str) -> None:
         self.relpath = relpath
-        self._entries: list[Entry] = []
+        self._entries: dict[str, Entry] = {}
         self._places: dict[str, int] = {}
-        self._sizes: dict[str, int] = {}
         self._file = SpooledTemporaryFile(_IN_MEMORY)  # noqa: SIM115  # closed by __exit__
 
     def __enter__(self) -> Packing:
@@ -48,8 +47,7 @@ class Packing:
             self._file.write(piece)
             size += len(piece)
             crc32 = zlib.crc32(piece, crc32)
-        self._sizes[own_name] = size
-        self._entries.append(Entry(own_name, size, crc32))
+        self._entries[own_name] = Entry(own_name, size, crc32)  # the group of meshes is written once per domain
         return size
 
     def arrange(self, group: dict[str, Any], fields: Sequence[str]) -> Archive:
@@ -59,12 +57,12 @@ class Packing:
             group: content of the group's ``zarr.json``, to which the positions are added.
             fields: names of the arrays of fields, in the order of the archive.
         """
-        return Archive(group, in_order(self._entries, fields))
+        return Archive(group, in_order(self._entries.values(), fields))
 
     def read(self, name: str) -> Iterator[bytes]:
         """The bytes of an object, named as in the archive."""
         self._file.seek(self._places[name])
-        left = self._sizes[name]
+        left = self._entries[name].size
         while left:
             piece = self._file.read(min(left, _COPY_BYTES))
             left -= len(piece)

@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, cast
+from zipfile import BadZipFile
 
 import numpy as np
 import zarr
@@ -46,6 +47,8 @@ _DAMAGE = (
     RuntimeError,
     ArithmeticError,
     AssertionError,
+    EOFError,
+    BadZipFile,
     CorruptChunkError,
 )
 # Codecs that decode to any size, without a limit that could be set. Those of Blosc and LZ4 record it in four bytes.
