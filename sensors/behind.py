@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import dagster as dg
 
-from sensors.dagster_internals.partitions import cancelled_partitions, failed_partitions, unconverted_partitions
+from sensors.dagster_internals.partitions import cancelled_partitions, unconverted_partitions
 from sensors.observations import KnownItems, WatchedSource
 from sensors.pending import natural_order
 from zarr_core.sources.left_out import some
@@ -52,16 +52,18 @@ def conversions(known: KnownItems) -> Conversions:
     instance, source = known.instance, known.source
     pending = unconverted_partitions(instance, source.observed, source.converted, known.registered)
     cancelled = cancelled_partitions(instance, source.converted, [source.observed]) & pending.keys()
-    failed_at = failed_partitions(instance, source.converted)
+    failed_at = {}
     stale = set()
     refused = set()
-    for name in pending.keys() & failed_at.keys() - cancelled:
-        if failed_at[name] < pending[name].observed_at:
-            continue  # another version failed
-        if pending[name].converted_before:
-            stale.add(name)
-        else:
+    for name in pending.keys() - cancelled:
+        each = pending[name]
+        if each.failed_at is None:
+            continue
+        failed_at[name] = each.failed_at
+        if each.is_refused:
             refused.add(name)
+        else:
+            stale.add(name)
     waiting = pending.keys() - cancelled - stale - refused
     return Conversions(
         total=len(known.registered),
@@ -69,7 +71,7 @@ def conversions(known: KnownItems) -> Conversions:
         cancelled=frozenset(cancelled),
         stale=frozenset(stale),
         refused=frozenset(refused),
-        failed_at={name: failed_at[name] for name in stale | refused},
+        failed_at=failed_at,
     )
 
 

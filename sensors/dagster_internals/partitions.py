@@ -18,10 +18,17 @@ class Unconverted:
     Attributes:
         observed_at: storage id of the latest observation of its source.
         converted_before: whether it was ever materialized.
+        failed_at: storage id of the attempt to convert what was observed, if that failed; None otherwise.
     """
 
     observed_at: int
     converted_before: bool
+    failed_at: int | None
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether it arrived and its conversion failed, which its red partition and an alert have told."""
+        return self.failed_at is not None and not self.converted_before
 
 
 def unconverted_partitions(
@@ -38,15 +45,19 @@ def unconverted_partitions(
     storage = instance.event_log_storage
     made = storage.get_latest_storage_id_by_partition(converted, dg.DagsterEventType.ASSET_MATERIALIZATION)
     observed = storage.get_latest_storage_id_by_partition(source, dg.DagsterEventType.ASSET_OBSERVATION)
+    failed = _failed_partitions(instance, converted)
     found = {}
     for partition in partitions:
         at = observed.get(partition, 0)
         if at > made.get(partition, 0):
-            found[partition] = Unconverted(at, partition in made)
+            failed_at = failed.get(partition)
+            if failed_at is not None and failed_at < at:
+                failed_at = None  # another version failed
+            found[partition] = Unconverted(at, partition in made, failed_at)
     return found
 
 
-def failed_partitions(instance: dg.DagsterInstance, key: dg.AssetKey) -> dict[str, int]:
+def _failed_partitions(instance: dg.DagsterInstance, key: dg.AssetKey) -> dict[str, int]:
     """Partitions whose last run failed, and which were not materialized since, with the storage id of the attempt."""
     attempts = instance.event_log_storage.get_latest_asset_partition_materialization_attempts_without_materializations(
         key

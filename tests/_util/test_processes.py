@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import multiprocessing
 import os
 import signal
+import threading
 from collections.abc import Callable
 from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future
 from functools import partial
+from multiprocessing.connection import Connection, wait
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
+from tests.helpers.fork_server import start
+from tests.helpers.waiting import LIMIT_SECONDS
 from zarr_core._util.processes import WorkerDiedError, WorkerPool, each_result, map_in_processes
 
 
@@ -122,3 +128,31 @@ def test_a_call_that_is_repeated_alone_has_a_process_of_its_own() -> None:
         found = dict(each_result(pool, calls, in_flight=4))
     assert isinstance(found.pop(0), WorkerDiedError)
     assert len({*found.values()}) == 3
+
+
+def _own_and_parent() -> tuple[int, int]:
+    return os.getpid(), os.getppid()
+
+
+def _wait_with_an_idle_worker(methods: list[str], answer: Connection) -> None:
+    with patch.object(multiprocessing, "get_all_start_methods", lambda: methods):
+        pool = WorkerPool(1)
+        answer.send(pool.submit(_own_and_parent).result())
+        threading.Event().wait()
+
+
+@pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="waits for processes that are no children, as Linux does")
+@pytest.mark.parametrize("method", ["forkserver", "spawn"])
+def test_idle_workers_and_their_fork_server_end_with_a_process_that_is_killed(method: str) -> None:
+    """They hold the pipe of their own calls, and the one by which the server sees that nobody needs it any more."""
+    answers, answer = multiprocessing.Pipe(duplex=False)
+    killed = start(_wait_with_an_idle_worker, [method], answer)
+    handles = [os.pidfd_open(pid) for pid in answers.recv()]  # of a spawned worker, the parent is the killed process
+    killed.kill()
+    killed.join()
+    ended = [bool(wait([handle], LIMIT_SECONDS)) for handle in handles]
+    for handle, has_ended in zip(handles, ended, strict=True):
+        if not has_ended:
+            signal.pidfd_send_signal(handle, signal.SIGKILL)
+        os.close(handle)
+    assert all(ended)

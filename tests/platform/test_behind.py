@@ -122,6 +122,38 @@ def test_a_changed_sample_that_cannot_be_converted_is_named_and_a_new_one_is_not
     assert "1 samples changed or arrived at the source and their conversion failed: run_2." in str(check.description)
 
 
+@pytest.mark.parametrize("is_published_again", [False, True])
+def test_a_new_sample_that_is_refused_does_not_use_up_the_alert(published: Trial, is_published_again: bool) -> None:
+    """Its message would be that of a later change, which would then send nothing."""
+    watcher = Watcher(published)
+    watcher.settle()
+    assert published.publish().success
+    corrupt(write_run(published.source, 4))
+    watcher.settle()
+    assert is_late(published), "it is about to be converted"
+    assert not published.run("convert", "run_4").success
+    if is_published_again:
+        assert published.publish().success
+    assert not is_late(published)
+    write_run(published.source, 2, shift=1.0)
+    watcher.settle()
+    assert is_late(published)
+    corrupt(published.source / "run_2")
+    watcher.settle()
+    assert not published.run("convert", "run_2").success
+    assert is_late(published), "the store keeps the version before"
+
+
+def test_a_refused_sample_that_changed_since_is_about_to_be_converted(published: Trial) -> None:
+    corrupt(write_run(published.source, 4))
+    assert published.run("look").success
+    assert not published.run("convert", "run_4").success
+    assert conversions(KnownItems(published.instance, published.dataset)).refused == {"run_4"}
+    write_run(published.source, 4, shift=1.0)
+    assert published.run("look").success
+    assert conversions(KnownItems(published.instance, published.dataset)).waiting == {"run_4"}
+
+
 def test_a_sample_that_never_becomes_complete_is_named(published: Trial) -> None:
     folder = write_run(published.source, 9)
     (folder / "surface_pressure.pt").unlink()

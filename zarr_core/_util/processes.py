@@ -6,6 +6,7 @@ import asyncio
 import multiprocessing
 import os
 import signal
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -125,8 +126,21 @@ def _prepare_worker() -> None:
     """
     import torch
 
+    threading.Thread(target=_end_with_parent, name="zarr_core.parent", daemon=True).start()
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     torch.set_num_threads(1)
+
+
+def _end_with_parent() -> None:
+    """End this process when the one that owns its pool has ended, even by SIGKILL.
+
+    A worker holds both ends of the pipe that brings its calls, so it would wait for the next one for ever, and its fork
+    server with it.
+    """
+    owner = multiprocessing.parent_process()
+    assert owner is not None
+    owner.join()
+    os._exit(1)
 
 
 def calls_in_flight(workers: int) -> int:
