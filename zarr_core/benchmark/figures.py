@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 from matplotlib import rc_context
-from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
@@ -125,7 +124,10 @@ def fields_chart(report: Mapping[str, Any]) -> Figure:
             axes = figure.add_subplot(n_rows, columns, at, label=f"histogram {field}")
             edges = np.asarray(facts["histogram"]["edges"])
             for component, counts in facts["histogram"]["counts"].items():
-                _steps(axes, edges, np.asarray(counts), _COMPONENTS.get(component, DRAWN))
+                colour = _COMPONENTS.get(component, DRAWN)
+                share = np.asarray(counts) / max(1, *counts)
+                axes.stairs(share, edges, color=colour, lw=1.3)
+                axes.stairs(share, edges, color=colour, alpha=0.16, fill=True)
             axes.set_title(field, fontsize=9.5, loc="left", color=INK)
             axes.set_yticks([])
             axes.set_ylim(0, 1.08)
@@ -136,9 +138,3 @@ def fields_chart(report: Mapping[str, Any]) -> Figure:
         look: dict[str, Any] = {"frameon": False, "handlelength": 0.6, "fontsize": 9}
         figure.legend(handles=handles, loc="outside upper right", ncols=3, **look)
     return figure
-
-
-def _steps(axes: Axes, edges: np.ndarray, counts: np.ndarray, colour: str) -> None:
-    share = counts / max(1, counts.max())
-    axes.stairs(share, edges, color=colour, lw=1.3)
-    axes.stairs(share, edges, color=colour, alpha=0.16, fill=True)

@@ -86,7 +86,10 @@ def _store_facts(reader: ZarrChunkReader, samples: Sequence[MeasuredSample]) -> 
             points[domain] = [min(low, grid.n_points), max(high, grid.n_points)]
             chunk_points[domain] = max(chunk_points.get(domain, 0), grid.chunk_points)
     for sample in samples:
-        bytes_stored += _stored_bytes(reader, sample.sample_id)
+        entry = manifest.samples[sample.sample_id]
+        # Another program records no bytes of the arrays, so its objects are listed.
+        listed = {} if entry.bytes else Storage(reader.root).list(entry.relpath)
+        bytes_stored += entry.bytes or chunk_object_bytes(listed, entry.relpath)
         bytes_source += sum(sample.sizes.values())
     return {
         "dataset_name": manifest.dataset_name,
@@ -102,10 +105,3 @@ def _store_facts(reader: ZarrChunkReader, samples: Sequence[MeasuredSample]) -> 
         "bytes_stored": bytes_stored,
         "bytes_source": bytes_source,
     }
-
-
-def _stored_bytes(reader: ZarrChunkReader, sample_id: str) -> int:
-    """Bytes of the arrays of a sample. Another program records none, so its objects are listed."""
-    entry = reader.manifest.samples[sample_id]
-    sizes = {} if entry.bytes else Storage(reader.root).list(entry.relpath)
-    return entry.bytes or chunk_object_bytes(sizes, entry.relpath)

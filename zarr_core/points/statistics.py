@@ -218,27 +218,25 @@ def _flat(samples: Iterable[SampleMoments], wanted: Collection[str]) -> dict[str
         for field, moments in sample.items():
             if field not in wanted:
                 continue
-            components = {len(moments.mean), len(total.get(field, moments).mean)}
-            if len(components) > 1:
+            lengths = {len(moments.mean), len(total.get(field, moments).mean)}
+            if len(lengths) > 1:
                 raise StoreError(
-                    f"{field}: samples of the store have different numbers of components: {sorted(components)}"
+                    f"{field}: samples of the store have different numbers of components: {sorted(lengths)}"
                 )
             total[field] = total[field].merge(moments) if field in total else moments
     flat: dict[str, Any] = {}
     for field, moments in sorted(total.items()):
         for name, attribute in _NAMES.items():
             value = getattr(moments, attribute)
-            flat[f"{field}_{name}"] = _plain(value) if isinstance(value, np.ndarray) else value
+            if isinstance(value, np.ndarray):
+                components = value.astype(float).tolist()
+                value = components[0] if len(components) == 1 else components
+            flat[f"{field}_{name}"] = value
     positions = [moments for field, moments in total.items() if field.endswith(f"_{POSITION}")]
     if positions:
         flat["raw_pos_min"] = min(float(moments.min.min()) for moments in positions)
         flat["raw_pos_max"] = max(float(moments.max.max()) for moments in positions)
     return flat
-
-
-def _plain(values: np.ndarray) -> float | list[float]:
-    numbers: list[float] = values.astype(float).tolist()
-    return numbers[0] if len(numbers) == 1 else numbers
 
 
 def to_yaml(statistics: dict[str, Any], heading: str) -> bytes:

@@ -108,7 +108,14 @@ def take_points(request: ShootoutRequest, folder: Path, end: float = math.inf) -
     drawn: dict[str, list[dict[str, Runs]]] = {}
     whole: dict[str, list[dict[str, Runs]]] = {}
     for name, sizes in chosen.items():
-        drawn[name] = [_runs(name, epoch, sizes, num_points, chunk_points) for epoch in range(_EPOCHS)]
+        drawn[name] = []
+        for epoch in range(_EPOCHS):
+            runs: dict[str, Runs] = {}
+            for domain, wanted in num_points.items():
+                runs[domain] = draw(
+                    sizes[domain], chunk_points, wanted, epoch=epoch, sample_id=name, stream=domain
+                ).runs
+            drawn[name].append(runs)
         whole[name] = [{domain: [(0, n)] for domain, n in sizes.items()}]
         for domain, n in sizes.items():
             low, high = ranges.get(domain, (n, n))
@@ -139,20 +146,10 @@ def take_points(request: ShootoutRequest, folder: Path, end: float = math.inf) -
             "points per draw": describe_points(num_points),
         },
     }
-    wanted = max(num_points.values())
+    most = max(num_points.values())
     largest = max(chain(*ranges.values()))
-    chunks = chunk_sizes(largest, chunk_points, wanted, 4 * wanted, wanted // 4)
+    chunks = chunk_sizes(largest, chunk_points, most, 4 * most, most // 4)
     return Workload(Samples(folder / "samples"), draws, ENTRIES, chunks, facts)
-
-
-def _runs(
-    sample: str, epoch: int, sizes: Mapping[str, int], num_points: Mapping[str, int], chunk_points: int
-) -> dict[str, Runs]:
-    """The ranges of rows that an epoch draws from a sample, by domain."""
-    found: dict[str, Runs] = {}
-    for domain, wanted in num_points.items():
-        found[domain] = draw(sizes[domain], chunk_points, wanted, epoch=epoch, sample_id=sample, stream=domain).runs
-    return found
 
 
 def _convert_some(request: ShootoutRequest, store: str, end: float) -> int:

@@ -14,6 +14,7 @@ from zarr_core.errors import SampleError, SourceError
 from zarr_core.format.names import PARAMETER_ATTRIBUTES, check_sample_id
 from zarr_core.sources.resolve import describe_filemap
 from zarr_core.sources.sample import FileInfo, FoundSamples, SampleSource, SourceSample
+from zarr_core.sources.tables import scalars
 from zarr_core.sources.tree import file_info
 from zarr_core.storage.backends import local
 
@@ -111,8 +112,6 @@ class AeroSource(SampleSource):
         return sorted(PARAMETER_ATTRIBUTES & self.description.files.keys())
 
     def _scalars(self, sample_id: str, attribute: str) -> dict[str, Any]:
-        from zarr_core.sources.tensors import scalars
-
         try:
             return scalars(self._call(sample_id, attribute, self.description.filemap[attribute]), attribute)
         except ValueError as error:

@@ -13,6 +13,7 @@ from zarr_core.errors import SampleError, SourceError
 from zarr_core.format.names import check_sample_id
 from zarr_core.sources.description import SourceDescription
 from zarr_core.sources.sample import FileInfo, FoundSamples, SampleSource, SourceSample
+from zarr_core.sources.tables import scalars
 
 if TYPE_CHECKING:
     import torch
@@ -43,8 +44,6 @@ class ArraySource(SampleSource):
         split: str | None = None,
         parameters: Mapping[str, Any] | None = None,
     ) -> None:
-        from zarr_core.sources.tensors import scalars
-
         _check_name("sample_id", sample_id)
         if split is not None:
             _check_name("split", split)

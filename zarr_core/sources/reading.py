@@ -22,18 +22,16 @@ _PIECE_BYTES = WHOLE_BYTES // _IN_FLIGHT
 _EDGE_BYTES = 64 * 2**10
 
 
-def read_listed(
-    storage: Storage, name: str, info: FileInfo, start: int | None = None, stop: int | None = None
-) -> bytes:
-    """Bytes ``[start, stop)`` of a file.
+def read_listed(storage: Storage, name: str, info: FileInfo) -> bytes:
+    """The bytes of a file.
 
     Raises:
         FileNotFoundError: there is no such file.
         SourceError: it is not the version that was listed. Only services that tell the version in each response.
     """
     if is_local(storage.root):
-        return storage.read(name, start, stop)
-    return bytes(_checked(storage, name, info, storage.begin_read(name, start, stop)))
+        return storage.read(name)
+    return bytes(_checked(storage, name, info, storage.begin_read(name)))
 
 
 def read_pieces(storage: Storage, name: str, info: FileInfo, start: int = 0, stop: int | None = None) -> Iterator[Any]:

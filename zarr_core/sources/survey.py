@@ -26,7 +26,7 @@ from zarr_core.sources.left_out import collected_notes, some
 from zarr_core.sources.patterns import Listing, by_folder, by_sample, joined
 from zarr_core.sources.resolve import resolve_kind, shipped_kinds
 from zarr_core.sources.sample import FileInfo, SourceSample
-from zarr_core.sources.tables import parse_scalars, rows_of
+from zarr_core.sources.tables import parse_scalars, rows_of, scalars
 from zarr_core.sources.tree import SampleTree, file_info, open_root
 from zarr_core.storage import Storage
 
@@ -323,8 +323,6 @@ class _Guess:
 
     def _scalars(self, folder: str, info: FileInfo | None) -> dict[str, Any]:
         """The values of a table; raises ValueError if it is not one of scalars."""
-        from zarr_core.sources.tensors import scalars
-
         if info is None:
             raise ValueError("it matches several files of a sample")
         if FUNCTION_OBJECT.fullmatch(info.name) and not _COEFFICIENTS.search(info.name.rpartition("/")[2]):

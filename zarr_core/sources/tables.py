@@ -1,15 +1,20 @@
-"""Tables beside the samples: scalars of many samples in one file, one row per sample."""
+"""Scalars of samples: in a file of each sample, and in tables beside the samples, one row per sample."""
 
 from __future__ import annotations
 
 import csv
 import io
 import math
+import sys
 from collections.abc import Collection
 from typing import Any
 
+import numpy as np
+
 from zarr_core._util.documents import number_or_text, parse_json, parse_table
+from zarr_core._util.redaction import redact
 from zarr_core.errors import SourceError
+from zarr_core.format.names import MAX_NAME
 from zarr_core.sources.description import ReadText, SourceDescription, TableFile
 from zarr_core.sources.left_out import counted
 
@@ -79,6 +84,34 @@ class Tables:
 def parse_scalars(name: str, data: bytes) -> Any:
     """The content of a file with the scalars of one sample; raises ValueError if it cannot be parsed."""
     return parse_json(data) if name.endswith(".json") else parse_table(data, latest=name.endswith(".dat"))
+
+
+def scalars(data: Any, where: str) -> dict[str, Any]:
+    """A flat dict of plain numbers and strings from a dict of scalars of Python, NumPy or PyTorch.
+
+    Raises:
+        ValueError: ``data`` is not a dict, or an entry is not a scalar, is not finite or has no usable name.
+    """
+    if not isinstance(data, dict):
+        raise ValueError(f"{where} contains a {type(data).__name__}; expected a dict of scalars")
+    torch = sys.modules.get("torch")  # whoever has a tensor has imported it
+    plain = {}
+    for key, value in data.items():
+        name = str(key)
+        # They become part of manifests, logs and databases.
+        if not 0 < len(name) <= MAX_NAME or not name.isprintable():
+            raise ValueError(f"{where}: the name {name!r:.80} must consist of 1 to {MAX_NAME} printable characters")
+        if redact(name) != name:
+            raise ValueError(f"{where}: the name of a value contains a password, key, token or signature")
+        is_tensor = torch is not None and isinstance(value, torch.Tensor) and value.numel() == 1
+        if is_tensor or isinstance(value, np.generic):
+            value = value.item()
+        if not isinstance(value, int | float | str | bool | None):
+            raise ValueError(f"{where}: {key!r} is not a scalar")
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ValueError(f"{where}: {key!r} is {value}, which JSON cannot represent")
+        plain[name] = value
+    return plain
 
 
 def rows_of(name: str, text: str) -> list[dict[str, Any]]:

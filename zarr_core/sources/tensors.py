@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import errno
 import io
-import math
 from contextlib import nullcontext
 from typing import Any
 
-import numpy as np
 import torch
 
 from zarr_core._util.plain_arrays import plain_tensor
-from zarr_core._util.redaction import redact
-from zarr_core.format.names import MAX_NAME
 from zarr_core.sources.pickles import RefusedError, check_pt
 from zarr_core.sources.reading import WHOLE_BYTES, RemoteFile, read_listed
 from zarr_core.sources.sample import FileInfo
@@ -64,29 +60,3 @@ def load_point_tensor(storage: Storage, name: str, info: FileInfo) -> torch.Tens
         # Strides of zero let a few bytes claim any number of values.
         raise ValueError(f"claims {tensor.numel()} values, more than fit into its {info.size} bytes")
     return plain_tensor(tensor)
-
-
-def scalars(data: Any, where: str) -> dict[str, Any]:
-    """A flat dict of plain numbers and strings from a dict of scalars of Python, NumPy or PyTorch.
-
-    Raises:
-        ValueError: ``data`` is not a dict, or an entry is not a scalar, is not finite or has no usable name.
-    """
-    if not isinstance(data, dict):
-        raise ValueError(f"{where} contains a {type(data).__name__}; expected a dict of scalars")
-    plain = {}
-    for key, value in data.items():
-        name = str(key)
-        # They become part of manifests, logs and databases.
-        if not 0 < len(name) <= MAX_NAME or not name.isprintable():
-            raise ValueError(f"{where}: the name {name!r:.80} must consist of 1 to {MAX_NAME} printable characters")
-        if redact(name) != name:
-            raise ValueError(f"{where}: the name of a value contains a password, key, token or signature")
-        if isinstance(value, np.generic) or (isinstance(value, torch.Tensor) and value.numel() == 1):
-            value = value.item()
-        if not isinstance(value, int | float | str | bool | None):
-            raise ValueError(f"{where}: {key!r} is not a scalar")
-        if isinstance(value, float) and not math.isfinite(value):
-            raise ValueError(f"{where}: {key!r} is {value}, which JSON cannot represent")
-        plain[name] = value
-    return plain

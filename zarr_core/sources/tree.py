@@ -23,7 +23,7 @@ from zarr_core.sources.patterns import Listing, by_folder, by_sample, depth, mat
 from zarr_core.sources.reading import read_listed
 from zarr_core.sources.resolve import resolve_kind
 from zarr_core.sources.sample import FileInfo, FoundSamples, SampleSource, SourceSample
-from zarr_core.sources.tables import Tables, parse_scalars
+from zarr_core.sources.tables import Tables, parse_scalars, scalars
 from zarr_core.storage import ObjectInfo, Storage, absolute, is_local
 from zarr_core.storage.backends import local
 
@@ -336,8 +336,6 @@ def _missing(description: SourceDescription, found: Collection[str], problems: M
 
 def _add_scalars(parameters: dict[str, Any], content: Any, where: str, prefix: str = "") -> None:
     """Add the scalars of one file; raises ValueError for other values, or if another file contradicts them."""
-    from zarr_core.sources.tensors import scalars
-
     if isinstance(content, dict):
         named = {}
         for key, value in content.items():

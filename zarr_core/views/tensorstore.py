@@ -10,7 +10,6 @@ import numpy as np
 from zarr_core._util.extras import extra
 from zarr_core.errors import StoreError, UnknownFieldError, ZarrCoreError
 from zarr_core.matrix.store.head import HEAD as MATRIX
-from zarr_core.matrix.store.state import MatrixState
 from zarr_core.points.read.engines.tensorstore import below, kvstore
 from zarr_core.points.store.manifest import StoreManifest
 from zarr_core.storage import Storage
@@ -58,7 +57,12 @@ def as_tensorstore(
     state: Any = load(storage, head, generation)
     if (head is MATRIX) != (sample_id is None):
         raise ZarrCoreError(f"{storage.url}: sample_id is for point stores, which need it")
-    path = _matrix_array(state, name) if head is MATRIX else _sample_array(state, name, str(sample_id))
+    if head is not MATRIX:
+        path = _sample_array(state, name, str(sample_id))
+    elif name in state.values:
+        path = state.row_copy.path(name)
+    else:
+        raise UnknownFieldError(f"the matrix has no value table {name!r}; it has {', '.join(state.values)}")
     spec: dict[str, Any] = {"driver": "zarr3", "kvstore": below(kvstore(storage.root, storage), path)}
     # A matrix has no chunks of missing cells; of a sample, this library writes all.
     spec["fill_missing_data_reads"] = head is MATRIX or not state.samples[sample_id].is_ours
@@ -70,12 +74,6 @@ def as_tensorstore(
         return array
     rows = array[np.fromiter(state.rows.values(), np.int64)]
     return rows[ts.d[:].label[array.domain.labels]]  # an index array drops the label of its dimension
-
-
-def _matrix_array(state: MatrixState, value: str) -> str:
-    if value not in state.values:
-        raise UnknownFieldError(f"the matrix has no value table {value!r}; it has {', '.join(state.values)}")
-    return state.row_copy.path(value)
 
 
 def _sample_array(state: StoreManifest, field: str, sample_id: str) -> str:

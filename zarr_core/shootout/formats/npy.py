@@ -23,9 +23,8 @@ class Window(SampleFiles):
             os.link(samples.folder / sample / f"{field}.npy", folder / sample / f"{field}.npy")
 
     def _arrays(self, sample: str) -> Mapping[str, np.ndarray]:
-        return {field: self._array(sample, field) for field in self._draws.domains}
-
-    def _array(self, sample: str, name: str) -> np.ndarray:
-        file = self._files.open(f"{sample}/{name}.npy")
-        array: np.ndarray = np.load(file, mmap_mode="r" if isinstance(file, Path) else None)
-        return array
+        arrays = {}
+        for field in self._draws.domains:
+            file = self._files.open(f"{sample}/{field}.npy")
+            arrays[field] = np.load(file, mmap_mode="r" if isinstance(file, Path) else None)
+        return arrays
