@@ -99,7 +99,7 @@ def _result(store: str, parts: str, report: StageReport | MatrixStageReport, hel
             failed[shard] = problem
     problems = [f"  failed: {name}: {problem}" for name, problem in failed.items()]
     sizes = f"{format_size(report.copied)} copied, {format_size(report.kept)} there already, {report.seconds:.1f} s"
-    origin = "generation {generation} of {store}".format(**held["origin"])
+    origin = "generation {generation} of {store}".format(**held["origin"]) if held["origin"] else "its own"
     lines = [
         f"{len(held['staged'])} {parts} staged ({sizes}), {len(held['failed'])} failed",
         *problems,

@@ -10,6 +10,7 @@ from zarr_core._util.documents import parse_json
 from zarr_core.errors import CorruptChunkError, StoreError
 from zarr_core.format.array_metadata import group_arrays
 from zarr_core.format.object_names import ZARR_JSON
+from zarr_core.points.convert.writer import GroupWriter
 from zarr_core.points.stage.archive import is_whole, remove_leftovers
 from zarr_core.points.stage.rewrite import Form, RewrittenGroup
 from zarr_core.points.stage.task import Item, StageTask, group_name
@@ -18,6 +19,7 @@ from zarr_core.points.store.manifest import SampleEntry
 from zarr_core.points.store.mesh import MESH, check_mesh_object
 from zarr_core.storage import Storage
 from zarr_core.storage.shards import is_intact
+from zarr_core.versioning.generations import Retention
 
 
 class RewrittenCopy:
@@ -37,21 +39,38 @@ class RewrittenCopy:
 
     def copy(self) -> tuple[SampleEntry, int, int]:
         """Write the sample unless the copy has it: the entry, bytes copied and bytes kept, of its arrays."""
-        sample_id, entry, known = self._item
+        _, entry, known = self._item
         target = self._task.target
-        content: list[Any] = [entry.relpath, self._group.content, sorted(self._group.layouts)]
-        content += [layout.n_points for _, layout in sorted(self._group.layouts.items())]
-        own_name = group_name(sample_id, content, is_packed=self._form.is_packed)
-        relpath = self._task.choose_name(self._item, own_name, lambda _: False)
+        in_place = self._task.repacked is not None
+        relpath, changes = self._as_converted() if in_place else self._as_copied()
         trusted = known == relpath and not self._task.check
         present = find_whole(target, relpath, trusted)
-        if present is None:
-            remove_leftovers(target, relpath)
-            present = self._group.write(target, relpath, {"staged_from": entry.relpath})
-            copied, kept = present.bytes, 0
-        else:
+        if present is not None:
             copied, kept = 0, present.bytes
+        else:
+            if not in_place:  # else other writers may be at work
+                remove_leftovers(target, relpath)
+            present = self._group.write(target, relpath, changes)
+            copied, kept = present.bytes, 0
         return replace(present, fields=present.fields if entry.fields is not None else None), copied, kept
+
+    def _as_copied(self) -> tuple[str, dict[str, Any]]:
+        """Path of the group in a copy, and what the group records of it."""
+        sample_id, entry, _ = self._item
+        content: list[Any] = [entry.relpath, self._group.content, sorted(self._group.layouts)]
+        content += [layout.n_points for _, layout in sorted(self._group.layouts.items())]
+        relpath = group_name(sample_id, content, is_packed=self._form.is_packed)
+        return self._task.choose_name(self._item, relpath, lambda _: False), {"staged_from": entry.relpath}
+
+    def _as_converted(self) -> tuple[str, dict[str, Any]]:
+        """Path of the group that a conversion with the new settings would write, and what it would record of them."""
+        sample_id, entry, _ = self._item
+        settings = (self._task.repacked or {}).get(entry.settings)
+        if settings is None:
+            raise StoreError("the settings that it was converted with are not recorded: convert it again")
+        retention = Retention(tombstones=dict.fromkeys(self._task.tombstoned, 0))
+        writer = GroupWriter(self._task.target.root, settings, retention)
+        return writer.relpath(sample_id, entry.fingerprint, entry.content), {"settings": settings.digest}
 
 
 def find_whole(storage: Storage, relpath: str, trusted: bool) -> SampleEntry | None:

@@ -10,11 +10,10 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence, Set
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, get_args
+from typing import get_args
 
 from filelock import FileLock, Timeout
 from tqdm import tqdm
@@ -22,66 +21,24 @@ from tqdm import tqdm
 from zarr_core._util.arguments import whole_number
 from zarr_core._util.processes import map_in_processes
 from zarr_core._util.units import format_size
-from zarr_core.errors import CollectedError, StoreError, UnknownFieldError, ZarrCoreError
-from zarr_core.format.object_names import (
-    BLACKLISTS,
-    MANIFEST,
-    STATISTICS_JSON,
-    STATISTICS_YAML,
-    ZARR_JSON,
-    split_list,
-    statistics_folder,
-)
-from zarr_core.points.stage.sample import StagedSample, StageTask, not_staged, stage_sample
+from zarr_core.errors import StoreError, UnknownFieldError, ZarrCoreError
+from zarr_core.format.object_names import BLACKLISTS, ZARR_JSON, split_list
+from zarr_core.points.stage.copy import StageReport, StoreCopy
+from zarr_core.points.stage.repack import Repacking
+from zarr_core.points.stage.sample import not_staged, stage_sample
 from zarr_core.points.stage.thin import FirstPoints
-from zarr_core.points.statistics import find_statistics
-from zarr_core.points.store.head import HEAD, load_if_any, load_manifest
-from zarr_core.points.store.manifest import DomainLayout, SampleEntry, StoreManifest, columns_of
+from zarr_core.points.store.head import load_if_any, load_manifest
+from zarr_core.points.store.manifest import DomainLayout, StoreManifest
 from zarr_core.points.store.settings import Layout
 from zarr_core.storage import Storage, is_local
 from zarr_core.storage.temporary import strip_temp_suffix
 from zarr_core.versioning.archive import GENERATIONS
-from zarr_core.versioning.generations import commit
+
+__all__ = ["StageReport", "stage_store"]
 
 # Seconds between commits of the samples copied so far.
 _COMMIT_SECONDS = 60.0
 _LOCK = ".stage.lock"
-_COLLECTED = "garbage collection removed it from the copy before it was committed; stage again"
-
-
-@dataclass
-class StageReport:
-    """Result of :func:`stage_store`.
-
-    Attributes:
-        manifest: of the copy, after the last commit.
-        samples: result per requested sample.
-        seconds: duration.
-    """
-
-    manifest: StoreManifest
-    samples: list[StagedSample] = field(default_factory=list)
-    seconds: float = 0.0
-
-    @property
-    def copied(self) -> int:
-        """Bytes of shards that were copied."""
-        return sum(sample.copied for sample in self.samples)
-
-    @property
-    def kept(self) -> int:
-        """Bytes of shards that the copy already had."""
-        return sum(sample.kept for sample in self.samples)
-
-    @property
-    def failed(self) -> list[StagedSample]:
-        """Samples that could not be copied."""
-        return [sample for sample in self.samples if sample.problem]
-
-    @property
-    def ok(self) -> bool:
-        """Whether every requested sample is in the copy."""
-        return not self.failed
 
 
 def stage_store(
@@ -100,6 +57,9 @@ def stage_store(
     progress: bool = False,
 ) -> StageReport:
     """Copy a store, or part of it, and commit the copy.
+
+    A store that is staged onto itself with a layout is repacked: its samples get that layout, as if they had been
+    converted again with it, and so will those that come. Generations that are kept stay as they are.
 
     The copy holds samples of one generation of the source. Samples of earlier calls stay in its manifest as long as
     they are unchanged in the source. Objects that the manifest does not name any more are not deleted.
@@ -129,25 +89,25 @@ def stage_store(
     """
     workers = whole_number("workers", workers, 1)
     source, target = Storage(source_root), Storage(target_root)
-    if source.identity == target.identity:
-        raise StoreError(f"{source.url} cannot be staged onto itself")
+    if layout is not None and layout not in get_args(Layout):
+        raise ZarrCoreError(f"layout {layout!r} is not one of {', '.join(get_args(Layout))}")
+    in_place = source.identity == target.identity
+    if in_place and (layout is None or (split, fields, sample_ids, generation, points) != (None,) * 5):
+        way_out = "with a layout and without a selection, it is repacked: --layout packed"
+        raise StoreError(f"{source.url} cannot be staged onto itself; {way_out}")
     started = time.monotonic()
     manifest = load_manifest(source, generation)
     chosen = manifest.select(split, sample_ids)
     if not chosen:
         raise ZarrCoreError(f"{source.url}: none of the requested samples is in the store")
-    if layout is not None and layout not in get_args(Layout):
-        raise ZarrCoreError(f"layout {layout!r} is not one of {', '.join(get_args(Layout))}")
     domains = _chosen_domains(source.url, manifest, fields)
     form = None if points is None else FirstPoints.parse(points, domains)
-    copy = _StoreCopy(source, target, manifest, frozenset(chosen), domains, layout, form)
-    with _locked(target):
+    kind_of_copy = Repacking if in_place else StoreCopy
+    copy = kind_of_copy(source, target, manifest, frozenset(chosen), domains, layout, form)
+    with _locked(target, removes_leftovers=not in_place):
         current = load_if_any(target)
         task = copy.prepare(current, check)
-        items = []
-        for sample_id in chosen:
-            known = current.samples.get(sample_id) if current is not None else None
-            items.append((sample_id, manifest.samples[sample_id], known.relpath if known else None))
+        items = copy.items(current)
         report = StageReport(manifest)
         results = map_in_processes(partial(stage_sample, task), items, workers, not_staged, executor)
         committed_at, has_samples = time.monotonic(), current is not None  # no copy begins without a sample
@@ -188,11 +148,11 @@ def _chosen_domains(url: str, manifest: StoreManifest, fields: Sequence[str] | N
 
 
 @contextlib.contextmanager
-def _locked(target: Storage) -> Iterator[None]:
+def _locked(target: Storage, *, removes_leftovers: bool) -> Iterator[None]:
     """Lock a local target against other staging processes, and remove what dead ones left.
 
-    The system releases the lock when the process ends. Object stores have no lock; :meth:`_StoreCopy.check_target`
-    detects conflicts there.
+    The system releases the lock when the process ends. Object stores have no lock; :class:`StoreCopy` detects conflicts
+    there.
     """
     if not is_local(target.root):
         yield
@@ -204,7 +164,8 @@ def _locked(target: Storage) -> Iterator[None]:
     except Timeout:
         raise StoreError(f"another process is staging to {target.url}; wait for it, or choose another target") from None
     try:
-        _remove_leftovers(target)
+        if removes_leftovers:
+            _remove_leftovers(target)
         yield
     finally:
         lock.release()
@@ -221,137 +182,3 @@ def _remove_leftovers(target: Storage) -> None:
         name, temporary = strip_temp_suffix(stored.name)
         if temporary and (name.startswith(f"{GENERATIONS}/") or name.endswith(split_list("")) or name in BLACKLISTS):
             target.delete([stored.name])
-
-
-@dataclass(frozen=True)
-class _StoreCopy:
-    """The whole copy.
-
-    Attributes:
-        manifest: of the source.
-        chosen: the requested samples.
-        domains: the domains of the source with the requested fields.
-        layout, points: as for :func:`stage_store`.
-    """
-
-    source: Storage
-    target: Storage
-    manifest: StoreManifest
-    chosen: Set[str]
-    domains: Mapping[str, DomainLayout]
-    layout: Layout | None
-    points: FirstPoints | None
-
-    @property
-    def _origin(self) -> dict[str, Any]:
-        origin: dict[str, Any] = {"store": self.source.identity, "generation": self.manifest.generation}
-        points = [str(self.points)] if self.points is not None else []
-        if "points" in self.manifest.origin:  # of a thin copy
-            points.append(str(self.manifest.origin["points"]))
-        if points:
-            origin["points"] = " of ".join(points)
-        return origin
-
-    def prepare(self, current: StoreManifest | None, check: bool) -> StageTask:
-        """Check the target, and copy split lists and blacklists to it; returns what the workers need."""
-        self._check_target(current)
-        for name in (*map(split_list, self.manifest.splits), *BLACKLISTS):
-            self._copy_small_file(name, name)
-        arrays = {}
-        for layout in self.domains.values():
-            for name, column in layout.arrays.items():
-                arrays[column.array_name] = name
-        tombstones = frozenset(current.retention.tombstones) if current is not None else frozenset()
-        return StageTask(self.source, self.target, arrays, check, tombstones, self.layout, self.points)
-
-    def _check_target(self, current: StoreManifest | None) -> None:
-        """Raise StoreError if the target holds something else than a copy of this source with these fields."""
-        if current is None:
-            return
-        url = self.target.url
-        if current.origin.get("store") != self._origin["store"]:
-            raise StoreError(f"{url} holds a store that is not a copy of {self.source.url}; use an empty target")
-        others = self._unchanged(current).keys() - self.chosen
-        if others and not self._has_these_points(current):
-            held = f"{len(others)} more samples, with {current.origin.get('points', 'all')} points"
-            way_out = "all samples of a copy have the same points: request these, or choose another target"
-            raise StoreError(f"{url} holds {held}; {way_out}")
-        if others and not self._has_these_fields(current):
-            raise StoreError(
-                f"{url} holds {len(others)} more samples, with the fields {', '.join(current.fields)}; all samples of "
-                "a store have the same fields: request these fields, or choose another target"
-            )
-
-    def copy_statistics(self, generation: int) -> None:
-        """Copy the statistics of the source's generation as those of a generation of the copy.
-
-        They are of the source's samples, also in a partial copy.
-        """
-        own = self.manifest.generation
-        if own:
-            for name in self.source.list(statistics_folder(own)):
-                self._copy_small_file(name, f"{statistics_folder(generation)}/{name.rpartition('/')[2]}")
-        with contextlib.suppress(ZarrCoreError):  # none that training could use: reported by datasets that need them
-            used = find_statistics(self.source, self.manifest)
-            for name in (STATISTICS_YAML, STATISTICS_JSON):
-                self._copy_small_file(f"{used}.{name.rpartition('.')[2]}", name)
-
-    def _copy_small_file(self, original: str, name: str) -> None:
-        with contextlib.suppress(FileNotFoundError):
-            self.target.write(name, [self.source.read(original)])
-
-    def commit_present(self, report: StageReport) -> StoreManifest | None:
-        """Commit the samples copied so far, without those that garbage collection of the copy removed meanwhile.
-
-        These fail. Returns None if no sample is left, and the copy is not a store yet.
-        """
-        while len(report.failed) < len(report.samples) or self.target.exists(MANIFEST):
-            try:
-                return self._commit(report.samples)
-            except CollectedError as error:
-                gone = [sample for sample in report.samples if sample.entry and sample.entry.relpath in error.names]
-                if not gone:
-                    raise
-                for sample in gone:
-                    report.samples[report.samples.index(sample)] = replace(sample, entry=None, problem=_COLLECTED)
-        return None
-
-    def _commit(self, samples: Sequence[StagedSample]) -> StoreManifest:
-        """Commit the samples copied so far, and the source's statistics.
-
-        Samples with other fields or points are dropped until they are copied again.
-
-        Raises:
-            StoreError: another staging process has written something else to the same object store.
-        """
-        staged = {sample.sample_id: sample.entry for sample in samples if sample.entry is not None}
-
-        def change(current: StoreManifest | None) -> StoreManifest:
-            self._check_target(current)
-            samples: dict[str, SampleEntry] = {}
-            if current is not None and self._has_these_fields(current) and self._has_these_points(current):
-                samples = self._unchanged(current)
-            samples |= staged
-            domains = self.domains if self.manifest.conversion is None else columns_of(samples)
-            return replace(self.manifest, domains=domains, samples=samples, origin=self._origin)
-
-        committed = commit(self.target, HEAD, change)
-        self.copy_statistics(committed.generation)
-        return committed
-
-    def _has_these_points(self, current: StoreManifest) -> bool:
-        """Whether the samples of a copy have the requested points."""
-        return bool(current.origin.get("points") == self._origin.get("points"))
-
-    def _has_these_fields(self, current: StoreManifest) -> bool:
-        """Whether the samples of a copy have the requested fields, except those that the source lacks."""
-        wanted = {name for layout in self.domains.values() for name in layout.arrays}
-        unchanged = self._unchanged(current)
-        if any(entry.fields is None for entry in unchanged.values()):
-            return set(current.fields) == wanted
-        return all(set(current.fields_of(i)) == wanted & set(self.manifest.fields_of(i)) for i in unchanged)
-
-    def _unchanged(self, current: StoreManifest) -> dict[str, SampleEntry]:
-        """Samples of the copy that are unchanged in the source."""
-        own = self.manifest.samples
-        return {i: entry for i, entry in current.samples.items() if i in own and own[i].version == entry.version}

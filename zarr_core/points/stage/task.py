@@ -10,7 +10,7 @@ from zarr_core.format.object_names import sample_folder
 from zarr_core.format.packed import SUFFIX
 from zarr_core.points.stage.thin import FirstPoints
 from zarr_core.points.store.manifest import SampleEntry
-from zarr_core.points.store.settings import Layout, digest
+from zarr_core.points.store.settings import ConversionSettings, Layout, digest
 from zarr_core.storage import Storage
 
 # Names of a group in the copy. Names after the first replace names that are tombstoned or hold something else.
@@ -50,6 +50,7 @@ class StageTask:
         tombstoned: groups of the target that are pending deletion.
         layout: of the samples in the copy; as in the source if None.
         points: how many points of each sample are copied; all if None.
+        repacked: if the store is repacked in place, the settings with its new layout by the digest of the former ones.
     """
 
     source: Storage
@@ -59,6 +60,7 @@ class StageTask:
     tombstoned: frozenset[str] = frozenset()
     layout: Layout | None = None
     points: FirstPoints | None = None
+    repacked: Mapping[str, ConversionSettings] | None = None
 
     def packs(self, entry: SampleEntry) -> bool:
         """Whether a sample is packed in the copy."""

@@ -1,0 +1,206 @@
+"""What a staged copy is made of, and the commits that name its samples."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from zarr_core.errors import CollectedError, StoreError, ZarrCoreError
+from zarr_core.format.object_names import (
+    BLACKLISTS,
+    MANIFEST,
+    STATISTICS_JSON,
+    STATISTICS_YAML,
+    split_list,
+    statistics_folder,
+)
+from zarr_core.points.stage.task import Item, StagedSample, StageTask
+from zarr_core.points.stage.thin import FirstPoints
+from zarr_core.points.statistics import find_statistics
+from zarr_core.points.store.head import HEAD
+from zarr_core.points.store.manifest import DomainLayout, SampleEntry, StoreManifest, columns_of
+from zarr_core.points.store.settings import Layout
+from zarr_core.storage import Storage
+from zarr_core.versioning.generations import commit
+
+_COLLECTED = "garbage collection removed it from the copy before it was committed; stage again"
+
+
+@dataclass
+class StageReport:
+    """Result of :func:`zarr_core.points.stage.store.stage_store`.
+
+    Attributes:
+        manifest: of the copy, after the last commit.
+        samples: result per requested sample.
+        seconds: duration.
+    """
+
+    manifest: StoreManifest
+    samples: list[StagedSample] = field(default_factory=list)
+    seconds: float = 0.0
+
+    @property
+    def copied(self) -> int:
+        """Bytes of shards that were copied."""
+        return sum(sample.copied for sample in self.samples)
+
+    @property
+    def kept(self) -> int:
+        """Bytes of shards that the copy already had."""
+        return sum(sample.kept for sample in self.samples)
+
+    @property
+    def failed(self) -> list[StagedSample]:
+        """Samples that could not be copied."""
+        return [sample for sample in self.samples if sample.problem]
+
+    @property
+    def ok(self) -> bool:
+        """Whether every requested sample is in the copy."""
+        return not self.failed
+
+
+@dataclass(frozen=True)
+class StoreCopy:
+    """The whole copy.
+
+    Attributes:
+        manifest: of the source.
+        chosen: the requested samples.
+        domains: the domains of the source with the requested fields.
+        layout, points: as for :func:`zarr_core.points.stage.store.stage_store`.
+    """
+
+    source: Storage
+    target: Storage
+    manifest: StoreManifest
+    chosen: Set[str]
+    domains: Mapping[str, DomainLayout]
+    layout: Layout | None
+    points: FirstPoints | None
+
+    @property
+    def _origin(self) -> dict[str, Any]:
+        origin: dict[str, Any] = {"store": self.source.identity, "generation": self.manifest.generation}
+        points = [str(self.points)] if self.points is not None else []
+        if "points" in self.manifest.origin:  # of a thin copy
+            points.append(str(self.manifest.origin["points"]))
+        if points:
+            origin["points"] = " of ".join(points)
+        return origin
+
+    def prepare(self, current: StoreManifest | None, check: bool) -> StageTask:
+        """Check the target, and copy split lists and blacklists to it; returns what the workers need."""
+        self._check_target(current)
+        for name in (*map(split_list, self.manifest.splits), *BLACKLISTS):
+            self._copy_small_file(name, name)
+        arrays = {}
+        for layout in self.domains.values():
+            for name, column in layout.arrays.items():
+                arrays[column.array_name] = name
+        tombstones = frozenset(current.retention.tombstones) if current is not None else frozenset()
+        return StageTask(self.source, self.target, arrays, check, tombstones, self.layout, self.points)
+
+    def items(self, current: StoreManifest | None) -> list[Item]:
+        """The samples to copy."""
+        items: list[Item] = []
+        for sample_id, entry in self.manifest.samples.items():
+            if sample_id in self.chosen:
+                known = current.samples.get(sample_id) if current is not None else None
+                items.append((sample_id, entry, known.relpath if known else None))
+        return items
+
+    def _check_target(self, current: StoreManifest | None) -> None:
+        """Raise StoreError if the target holds something else than a copy of this source with these fields."""
+        if current is None:
+            return
+        url = self.target.url
+        if current.origin.get("store") != self._origin["store"]:
+            raise StoreError(f"{url} holds a store that is not a copy of {self.source.url}; use an empty target")
+        others = self._unchanged(current).keys() - self.chosen
+        if others and not self._has_these_points(current):
+            held = f"{len(others)} more samples, with {current.origin.get('points', 'all')} points"
+            way_out = "all samples of a copy have the same points: request these, or choose another target"
+            raise StoreError(f"{url} holds {held}; {way_out}")
+        if others and not self._has_these_fields(current):
+            raise StoreError(
+                f"{url} holds {len(others)} more samples, with the fields {', '.join(current.fields)}; all samples of "
+                "a store have the same fields: request these fields, or choose another target"
+            )
+
+    def copy_statistics(self, generation: int) -> None:
+        """Copy the statistics of the source's generation as those of a generation of the copy.
+
+        They are of the source's samples, also in a partial copy.
+        """
+        own = self.manifest.generation
+        if own:
+            for name in self.source.list(statistics_folder(own)):
+                self._copy_small_file(name, f"{statistics_folder(generation)}/{name.rpartition('/')[2]}")
+        with contextlib.suppress(ZarrCoreError):  # none that training could use: reported by datasets that need them
+            used = find_statistics(self.source, self.manifest)
+            for name in (STATISTICS_YAML, STATISTICS_JSON):
+                self._copy_small_file(f"{used}.{name.rpartition('.')[2]}", name)
+
+    def _copy_small_file(self, original: str, name: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            self.target.write(name, [self.source.read(original)])
+
+    def commit_present(self, report: StageReport) -> StoreManifest | None:
+        """Commit the samples copied so far, without those that garbage collection of the copy removed meanwhile.
+
+        These fail. Returns None if no sample is left, and the copy is not a store yet.
+        """
+        while len(report.failed) < len(report.samples) or self.target.exists(MANIFEST):
+            try:
+                return self._commit(report.samples)
+            except CollectedError as error:
+                gone = [sample for sample in report.samples if sample.entry and sample.entry.relpath in error.names]
+                if not gone:
+                    raise
+                for sample in gone:
+                    report.samples[report.samples.index(sample)] = replace(sample, entry=None, problem=_COLLECTED)
+        return None
+
+    def _commit(self, samples: Sequence[StagedSample]) -> StoreManifest:
+        """Commit the samples copied so far, and the source's statistics.
+
+        Samples with other fields or points are dropped until they are copied again.
+
+        Raises:
+            StoreError: another staging process has written something else to the same object store.
+        """
+        staged = {sample.sample_id: sample.entry for sample in samples if sample.entry is not None}
+
+        def change(current: StoreManifest | None) -> StoreManifest:
+            self._check_target(current)
+            samples: dict[str, SampleEntry] = {}
+            if current is not None and self._has_these_fields(current) and self._has_these_points(current):
+                samples = self._unchanged(current)
+            samples |= staged
+            domains = self.domains if self.manifest.conversion is None else columns_of(samples)
+            return replace(self.manifest, domains=domains, samples=samples, origin=self._origin)
+
+        committed = commit(self.target, HEAD, change)
+        self.copy_statistics(committed.generation)
+        return committed
+
+    def _has_these_points(self, current: StoreManifest) -> bool:
+        """Whether the samples of a copy have the requested points."""
+        return bool(current.origin.get("points") == self._origin.get("points"))
+
+    def _has_these_fields(self, current: StoreManifest) -> bool:
+        """Whether the samples of a copy have the requested fields, except those that the source lacks."""
+        wanted = {name for layout in self.domains.values() for name in layout.arrays}
+        unchanged = self._unchanged(current)
+        if any(entry.fields is None for entry in unchanged.values()):
+            return set(current.fields) == wanted
+        return all(set(current.fields_of(i)) == wanted & set(self.manifest.fields_of(i)) for i in unchanged)
+
+    def _unchanged(self, current: StoreManifest) -> dict[str, SampleEntry]:
+        """Samples of the copy that are unchanged in the source."""
+        own = self.manifest.samples
+        return {i: entry for i, entry in current.samples.items() if i in own and own[i].version == entry.version}
