@@ -1,9 +1,15 @@
-"""Names of temporary files."""
+"""Names of temporary files, and what is collected in one."""
 
 from __future__ import annotations
 
+from mmap import mmap
+from typing import Any
+
 import pytest
 
+from zarr_core.storage import Storage, temporary
+from zarr_core.storage.backends.obstore import ObstoreBackend
+from zarr_core.storage.backends.s3 import ConditionalPut, S3Backend
 from zarr_core.storage.temporary import add_temp_suffix, strip_temp_suffix
 
 
@@ -20,3 +26,19 @@ def test_a_temporary_name_gives_the_final_name(name: str) -> None:
 @pytest.mark.parametrize("name", ["manifest.json", "a/b.tmp", ".manifest.json.tmp", f"manifest.json.{'0' * 32}.tmp"])
 def test_other_names_stay_as_they_are(name: str) -> None:
     assert strip_temp_suffix(name) == (name, False)
+
+
+@pytest.mark.parametrize("client", [ObstoreBackend, S3Backend], ids=["obstore", "s3fs"])
+def test_a_large_object_is_uploaded_from_a_file_of_this_machine(
+    s3_root: str, client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(temporary, "_IN_MEMORY", 1 << 20)
+    monkeypatch.setattr(ConditionalPut, "part_bytes", 5 << 20)  # S3 takes no smaller ones
+    pieces = [bytes([number]) * (4 << 20) for number in range(4)]
+    with temporary.collected(pieces) as data:
+        assert isinstance(data, mmap), "and not in memory"
+    with temporary.collected(pieces[0][:10] for _ in range(2)) as few:
+        assert few == pieces[0][:20]
+    storage = Storage(s3_root, client=client)
+    assert storage.write("large", iter(pieces)) == 16 << 20
+    assert storage.read("large") == b"".join(pieces)

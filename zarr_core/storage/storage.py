@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, 
 from concurrent.futures import Future
 from functools import partial
 from itertools import chain
+from mmap import mmap
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -29,7 +30,7 @@ from zarr_core.storage.archives import Archives, is_archive, is_entry
 from zarr_core.storage.backends import ConditionFailed, ObjectInfo, RemoteBackend, local
 from zarr_core.storage.clients import open_backend
 from zarr_core.storage.places import absolute, is_local
-from zarr_core.storage.temporary import add_temp_suffix
+from zarr_core.storage.temporary import add_temp_suffix, collected
 
 logger = logging.getLogger(__name__)
 
@@ -204,7 +205,8 @@ class Storage:
     def write(self, name: str, pieces: Iterable[bytes]) -> int:
         """Write a whole object: it appears complete or not at all, and replaces an existing one.
 
-        A power failure may lose it until :meth:`sync`. Memory: one piece on a local disk, elsewhere all of them.
+        A power failure may lose it until :meth:`sync`. Memory: one piece on a local disk, elsewhere 64 MiB; a larger
+        object is collected in a temporary file of this machine.
 
         Returns:
             Bytes written.
@@ -213,17 +215,15 @@ class Storage:
         self._archives.forget(name)
         if self.is_local:
             return local.replace_file(path, pieces, durable=False)
-        data = bytearray()
-        for piece in pieces:
-            data += piece
-        _result(self._begin_write(name, data, self._backend))
-        return len(data)
+        with collected(pieces) as data:
+            _result(self._begin_write(name, data, self._backend))
+            return len(data)
 
     def begin_write(self, name: str, data: bytes | bytearray) -> Future[None]:
         """Begin to write a whole object of a remote location; the future ends when it is written."""
         return self._begin_write(name, data, self._backend_of_data)
 
-    def _begin_write(self, name: str, data: bytes | bytearray, backend: RemoteBackend) -> Future[None]:
+    def _begin_write(self, name: str, data: bytes | bytearray | mmap, backend: RemoteBackend) -> Future[None]:
         path, what = self.path(name), f"{self.root}/{name}"
 
         async def put() -> None:

@@ -1,10 +1,16 @@
-"""Names of temporary files: ``.<final name>.<32 hex digits>.tmp``, in the folder of the final object."""
+"""Temporary files: of objects being written, ``.<name>.<32 hex digits>.tmp`` beside them, and of large uploads."""
 
 from __future__ import annotations
 
 import re
 import uuid
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from mmap import ACCESS_READ, mmap
+from tempfile import SpooledTemporaryFile
 
+# Bytes of an object that are collected in memory; more are collected in a file.
+_IN_MEMORY = 64 << 20
 _TEMPORARY = re.compile(r"\.([^/]+)\.[0-9a-f]{32}\.tmp")
 
 
@@ -19,3 +25,17 @@ def strip_temp_suffix(name: str) -> tuple[str, bool]:
     folder, slash, last = name.rpartition("/")
     found = _TEMPORARY.fullmatch(last)
     return (f"{folder}{slash}{found[1]}", True) if found else (name, False)
+
+
+@contextmanager
+def collected(pieces: Iterable[bytes]) -> Iterator[bytes | mmap]:
+    """The bytes of an object in one piece. More than 64 MiB lie in a temporary file of this machine, not in memory."""
+    with SpooledTemporaryFile(_IN_MEMORY) as file:
+        file.writelines(pieces)
+        size = file.tell()
+        file.seek(0)
+        if size <= _IN_MEMORY:
+            yield file.read()
+            return
+        with mmap(file.fileno(), size, access=ACCESS_READ) as data:
+            yield data

@@ -322,12 +322,14 @@ class GroupWriter:
 
     def _find(self, relpath: str, fingerprint: str) -> SampleEntry | Quarantine | Unfinished | None:
         wanted = (fingerprint, self.settings.digest)
+        if is_archive(relpath):  # of a new sample: one request
+            names = self.storage.list(relpath.rpartition("/")[0])
+            if names.keys().isdisjoint((relpath, _refusal_name(relpath))):
+                return None
         try:
             sizes = self.storage.list(relpath)
-            if not sizes:
-                if not is_archive(relpath):  # of a new sample: one request
-                    return None
-                raise FileNotFoundError(relpath)
+            if not sizes and not is_archive(relpath):  # of a new sample: one request
+                return None
             group = parse_json(self.storage.read(f"{relpath}/{ZARR_JSON}"))
             if not is_complete(self.storage, relpath, group, sizes):
                 return Unfinished()

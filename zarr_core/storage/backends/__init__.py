@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from mmap import mmap
 from typing import Any, NamedTuple, Protocol
 
 
@@ -58,7 +59,7 @@ class RemoteBackend(Protocol):
         """Size, version and time of an object."""
         ...
 
-    async def put(self, path: str, data: bytes | bytearray) -> None:
+    async def put(self, path: str, data: bytes | bytearray | mmap) -> None:
         """Write a whole object."""
         ...
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from datetime import datetime
+from mmap import mmap
 from typing import Any, cast
 
 from zarr_core.errors import StoreError
@@ -43,7 +44,7 @@ class FsspecBackend(RemoteBackend):
             raise FileNotFoundError(path)
         return _info(described)
 
-    async def put(self, path: str, data: bytes | bytearray) -> None:
+    async def put(self, path: str, data: bytes | bytearray | mmap) -> None:
         await self._do("pipe_file", path, bytes(data))
 
     async def put_if(self, path: str, data: bytes, version: str | None) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from email.utils import parsedate_to_datetime
+from mmap import mmap
 from typing import Any
 
 from zarr_core._util.redaction import redact
@@ -41,7 +42,7 @@ class HttpBackend(FsspecBackend):
                 parsedate_to_datetime(changed).timestamp() if changed else 0.0,
             )
 
-    async def put(self, path: str, data: bytes | bytearray) -> None:
+    async def put(self, path: str, data: bytes | bytearray | mmap) -> None:
         raise self._read_only("written to")
 
     async def put_if(self, path: str, data: bytes, version: str | None) -> None:

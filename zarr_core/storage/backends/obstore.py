@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from datetime import timedelta
 from functools import cache
+from mmap import mmap
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -141,14 +142,14 @@ class ObstoreBackend(ConditionalPut):
 
         return _info(await obstore.head_async(self._store, self._key(path)))
 
-    async def put(self, path: str, data: bytes | bytearray) -> None:
+    async def put(self, path: str, data: bytes | bytearray | mmap) -> None:
         import obstore
 
         await obstore.put_async(
             self._store,
             self._key(path),
             data,
-            use_multipart=len(data) > self.single_put_bytes,
+            use_multipart=isinstance(data, mmap) or len(data) > self.single_put_bytes,
             chunk_size=self.part_bytes,
             max_concurrency=self.parts_in_flight,
         )

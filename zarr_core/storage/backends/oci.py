@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from email.utils import parsedate_to_datetime
+from mmap import mmap
 from typing import Any
 
 from zarr_core.storage.backends import ConditionFailed, ObjectInfo
@@ -38,7 +39,7 @@ class OciBackend(FsspecBackend):
         modified = parsedate_to_datetime(headers["last-modified"]).timestamp()
         return ObjectInfo(int(headers["content-length"]), headers["etag"], modified)
 
-    async def put(self, path: str, data: bytes | bytearray) -> None:
+    async def put(self, path: str, data: bytes | bytearray | mmap) -> None:
         await in_thread(lambda: self._call("put_object", path, put_object_body=bytes(data)))
 
     async def put_if(self, path: str, data: bytes, version: str | None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from mmap import mmap
 from typing import Any
 
 from zarr_core.errors import TruncatedError
@@ -71,8 +72,8 @@ class S3Backend(ConditionalPut):
         response = await self._call("head_object", path)
         return _info(response["ContentLength"], response)
 
-    async def put(self, path: str, data: bytes | bytearray) -> None:
-        if len(data) <= self.single_put_bytes:
+    async def put(self, path: str, data: bytes | bytearray | mmap) -> None:
+        if not isinstance(data, mmap) and len(data) <= self.single_put_bytes:
             await self._call("put_object", path, Body=data)
         else:
             await self.fs._pipe_file(path, data, chunksize=self.part_bytes, max_concurrency=self.parts_in_flight)
