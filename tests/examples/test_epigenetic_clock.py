@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from examples.epigenetic_clock import main as example
 from tests.helpers.small_source import SHARED
 from zarr_core.matrix import WideMatrix
 
@@ -17,7 +18,15 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "epigenetic_clock" / "main.py
 REAL = SHARED / "data" / "methylation" / "array"
 
 
-def test_it_runs_on_the_small_table_of_the_repository(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.fixture(scope="module")
+def example() -> Any:
+    """The module of the example; processes that only collect its tests are spared its imports, which take a second."""
+    return importlib.import_module("examples.epigenetic_clock.main")
+
+
+def test_it_runs_on_the_small_table_of_the_repository(
+    example: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     options = ["--matrix", str(tmp_path / "matrix"), "--folds", "3"]
     example.main(options)
     printed = capsys.readouterr().out
@@ -33,7 +42,7 @@ def test_it_runs_on_the_small_table_of_the_repository(tmp_path: Path, capsys: py
     assert "28 samples were in the matrix before" in capsys.readouterr().out
 
 
-def made_up(tmp_path: Path, samples: int = 24, ages: np.ndarray | None = None) -> tuple:
+def made_up(example: Any, tmp_path: Path, samples: int = 24, ages: np.ndarray | None = None) -> tuple:
     """A matrix and a cohort of it whose every third CpG goes with age."""
     random = np.random.default_rng(0)
     ages = random.permutation(np.linspace(10, 80, samples)) if ages is None else ages
@@ -47,8 +56,8 @@ def made_up(tmp_path: Path, samples: int = 24, ages: np.ndarray | None = None) -
     return matrix, example.Cohort("made up", ids, cpgs, ages, True, "")
 
 
-def test_a_clock_that_is_in_the_betas_is_found(tmp_path: Path) -> None:
-    matrix, cohort = made_up(tmp_path)
+def test_a_clock_that_is_in_the_betas_is_found(example: Any, tmp_path: Path) -> None:
+    matrix, cohort = made_up(example, tmp_path)
     folds = example.train(matrix, cohort, n_folds=4, seed=0)
     errors, guesses = (np.concatenate([getattr(f, name) for f in folds]) for name in ("errors", "guess_errors"))
     assert np.abs(errors).mean() < np.abs(guesses).mean() / 2
@@ -57,7 +66,7 @@ def test_a_clock_that_is_in_the_betas_is_found(tmp_path: Path) -> None:
     assert np.abs(wrong).mean() > 1.5 * np.abs(errors).mean(), "shuffled ages cannot be predicted"
 
 
-def test_samples_of_one_age_stay_together() -> None:
+def test_samples_of_one_age_stay_together(example: Any) -> None:
     ages = np.repeat([3.0, 20.0, 41.0, 60.0], 3)
     parts = example._split(ages, 3, seed=0)
     assert len(parts) == 3
@@ -65,7 +74,7 @@ def test_samples_of_one_age_stay_together() -> None:
     assert all(not set(ages[trained]) & set(ages[held_out]) for trained, held_out in parts)
 
 
-def test_ages_are_simulated_only_if_some_are_missing() -> None:
+def test_ages_are_simulated_only_if_some_are_missing(example: Any) -> None:
     random = np.random.default_rng(0)
     ids = [f"s{number}" for number in range(20)]
     samples = pd.DataFrame({"sample_id": ids, "batch_id": ["A_b0"] * 4 + ["A_b1"] * 4 + ["B"] * 8 + ["C"] * 4})
@@ -84,7 +93,7 @@ def test_ages_are_simulated_only_if_some_are_missing() -> None:
 
 
 @pytest.mark.skipif(not REAL.is_dir(), reason="the whole table lies beside some checkouts only, at ../shared")
-def test_predictions_of_real_ages_beat_the_mean(capsys: pytest.CaptureFixture[str]) -> None:
+def test_predictions_of_real_ages_beat_the_mean(example: Any, capsys: pytest.CaptureFixture[str]) -> None:
     example.main(["--data", str(REAL), "--folds", "3"])
     brain, blood = capsys.readouterr().out.split("GSE38608")[1].split("GSE55763")
     assert "REAL ages" in brain

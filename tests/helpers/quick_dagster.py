@@ -24,6 +24,7 @@ from dagster._core.storage.event_log.sqlite.sqlite_event_log import SqliteEventL
 from dagster._core.storage.runs import in_memory as in_memory_runs
 from dagster._core.storage.runs.in_memory import InMemoryRunStorage
 from dagster._core.storage.runs.sqlite import sqlite_run_storage
+from dagster._core.storage.schedules.sql_schedule_storage import SqlScheduleStorage
 from dagster._core.storage.schedules.sqlite import sqlite_schedule_storage
 
 _engines: dict[str, sqlalchemy.Engine] = {}
@@ -79,4 +80,7 @@ change(InMemoryEventLogStorage, "_connect", _locked_transaction)
 for event_log in (InMemoryEventLogStorage, SqliteEventLogStorage):
     change(event_log, "has_table", _has_table)
 change(SqlEventLogStorage, "_has_asset_key_col_on_connection", lambda *_: True)
+change(SqlScheduleStorage, "_has_instigators_table", lambda *_: True)
+change(SqlScheduleStorage, "has_secondary_index_table", lambda _: True)
+change(SqlScheduleStorage, "_has_asset_daemon_asset_evaluations_table", lambda *_: True)
 change(ScriptDirectory, "from_config", cache(ScriptDirectory.from_config))

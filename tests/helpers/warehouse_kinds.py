@@ -6,21 +6,22 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 import boto3
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyiceberg.catalog import Catalog, load_catalog
-from pyiceberg.transforms import IdentityTransform
 
 from tests.helpers.athena_in_duckdb import AthenaInDuckDB
 from tests.helpers.long_tables import pivoted
 from zarr_core.matrix.ingest.scatter import Scattered, WideBlock, scatter
 from zarr_core.matrix.store.axis import FeatureAxis
 from zarr_core.warehouses import AthenaWarehouse, DuckDBWarehouse, IcebergWarehouse, LongColumns, Unloaded, Warehouse
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
 
 KINDS = ["duckdb", "iceberg", "athena"]
 
@@ -80,6 +81,8 @@ def iceberg_of(root: Path, scratch: Path, columns: LongColumns | None = None) ->
 
 def iceberg_catalog(scratch: Path) -> Catalog:
     """Open the catalogue; create it if it is missing."""
+    from pyiceberg.catalog import load_catalog  # half a second to import
+
     scratch.mkdir(parents=True, exist_ok=True)
     catalog = load_catalog("trial", **iceberg_settings(scratch))
     catalog.create_namespace_if_not_exists("lab")
@@ -88,6 +91,8 @@ def iceberg_catalog(scratch: Path) -> Catalog:
 
 def append_to_iceberg(catalog: Catalog, file: Path, batch: str = "batch_id") -> None:
     """Load one file into the table, as a nightly job would."""
+    from pyiceberg.transforms import IdentityTransform
+
     rows = pq.ParquetFile(file).read()
     batch_id = file.parent.name.partition("=")[2]
     rows = rows.append_column(batch, pa.array([batch_id] * len(rows), pa.string()))

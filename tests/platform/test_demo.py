@@ -9,28 +9,29 @@ import sys
 from pathlib import Path
 
 import dagster as dg
+import pytest
 
+from examples import demo
 from tests.platform.trial import PROJECT
 from zarr_core.points.store.head import load_manifest
 
 
-def run_demo(folder: Path, **more: str) -> subprocess.CompletedProcess[str]:
-    environment = {
-        **os.environ,
+def environment_of(folder: Path, **more: str) -> dict[str, str]:
+    """The variables that the demo reads."""
+    return {
         "DAGSTER_HOME": str(folder / "home"),
         "AHMED_RANS_STORE": str(folder / "store"),
         "AHMED_RANS_REPORT": str(folder / "report"),
         **more,
     }
-    return subprocess.run(
-        [sys.executable, "examples/demo.py"], cwd=PROJECT, env=environment, capture_output=True, text=True
-    )
 
 
 def test_the_demo(tmp_path: Path) -> None:
     (tmp_path / "home").mkdir()
     shutil.copy(PROJECT / "deploy" / "local" / "dagster.yaml", tmp_path / "home")
-    result = run_demo(tmp_path)
+    environment = os.environ | environment_of(tmp_path)
+    command = [sys.executable, "examples/demo.py"]
+    result = subprocess.run(command, cwd=PROJECT, env=environment, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
     manifest = load_manifest(str(tmp_path / "store"))
     assert sorted(manifest.samples) == ["run_1", "run_10", "run_12", "run_13", "run_4", "run_6"]
@@ -49,10 +50,15 @@ def test_the_demo(tmp_path: Path) -> None:
         assert {run.status for run in runs} == {dg.DagsterRunStatus.SUCCESS}
 
 
-def test_a_demo_without_samples_says_so(tmp_path: Path) -> None:
+def test_a_demo_without_samples_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "home").mkdir()
     (tmp_path / "empty").mkdir()
-    result = run_demo(tmp_path, AHMED_RANS_SOURCE=str(tmp_path / "empty"))
-    assert result.returncode == 1
-    assert "holds no samples" in result.stderr
-    assert "Traceback" not in result.stderr
+    monkeypatch.chdir(PROJECT)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    for name, value in environment_of(tmp_path, AHMED_RANS_SOURCE=str(tmp_path / "empty")).items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(SystemExit) as end:
+        demo.main()
+    # Python prints a text without a traceback, and the exit status is 1.
+    assert isinstance(end.value.code, str)
+    assert "holds no samples" in end.value.code

@@ -30,7 +30,7 @@ from zarr_core.storage.backends.s3 import S3Backend
 from zarr_core.versioning.archive import generation_name
 from zarr_core.versioning.generations import commit
 
-WRITERS = 16
+WRITERS = 8
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ def _commit_together(place: Place, numbers: Sequence[int], barrier: Any) -> None
 
 
 def test_racing_writers_each_commit_once(place: Place) -> None:
-    """Sixteen, in four processes where a place is shared by processes."""
+    """Eight, in four processes where a place is shared by processes."""
     if place.shared_by_processes:
         barrier = fork_server.context().Barrier(WRITERS)
         processes = [

@@ -53,7 +53,7 @@ def mapped(reader: ZarrChunkReader) -> int:
 @settings(max_examples=examples(40))
 @given(
     points=st.dictionaries(st.sampled_from(["surface", "volume"]), st.none() | st.integers(1, 260)),
-    epochs=st.lists(st.integers(0, 9), min_size=1, max_size=4),
+    epochs=st.lists(st.integers(0, 9), min_size=1, max_size=2),
     codec=st.sampled_from(["none", "zstd"]),
     shard_points=st.sampled_from([None, 48]),
 )
