@@ -71,6 +71,17 @@ def _has_table(_: SqlEventLogStorage, name: str) -> bool:
     return name in SqlEventLogStorageMetadata.tables
 
 
+_built: set[tuple[str, str]] = set()
+
+
+def _has_secondary_index(storage: SqliteEventLogStorage, name: str) -> bool:
+    """Whether an index was built; what was built is not looked up again."""
+    index = storage._base_dir, name
+    if index not in _built and SqlEventLogStorage.has_secondary_index(storage, name):
+        _built.add(index)
+    return index in _built
+
+
 for storage in (sqlite_event_log, sqlite_run_storage, sqlite_schedule_storage):
     change(storage, "create_engine", _engine)
 for storage in (in_memory_event_log, in_memory_runs):
@@ -79,6 +90,7 @@ change(InMemoryRunStorage, "connect", _transaction)
 change(InMemoryEventLogStorage, "_connect", _locked_transaction)
 for event_log in (InMemoryEventLogStorage, SqliteEventLogStorage):
     change(event_log, "has_table", _has_table)
+change(SqliteEventLogStorage, "has_secondary_index", _has_secondary_index)
 change(SqlEventLogStorage, "_has_asset_key_col_on_connection", lambda *_: True)
 change(SqlScheduleStorage, "_has_instigators_table", lambda *_: True)
 change(SqlScheduleStorage, "has_secondary_index_table", lambda _: True)

@@ -67,7 +67,7 @@ def test_a_state_counts_delivered_batches_and_resumes_in_any_world(
     def loader() -> tuple[Any, EpochBatchSampler]:
         dataset = opened(store)
         sampler = EpochBatchSampler.of(dataset, 4, seed=5)
-        method = "fork" if workers else None
+        method = "forkserver" if workers else None
         return kind(dataset, batch_sampler=sampler, num_workers=workers, multiprocessing_context=method), sampler
 
     planned = plan(store, 3)

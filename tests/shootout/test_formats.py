@@ -63,7 +63,7 @@ def test_threads_share_a_format_and_read_the_same_batches(
         if entry.reads and name not in entry.reads:
             continue
         batches = []
-        for epoch in range(8):
+        for epoch in range(4):
             batches += [[(first, epoch), (second, epoch)] for first, second in itertools.pairwise(draws.ids)]
         opened = chosen.make()
         opened.open(tmp_path, draws)
