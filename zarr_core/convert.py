@@ -65,8 +65,7 @@ def _command(
     ] = None,
     source_url: Annotated[str | None, Parameter(show=False)] = None,
     field_dtype: Annotated[
-        list[str] | None,
-        cli.option("Stored dtype of single fields; 'default' removes one.", metavar="FIELD=DTYPE", several=True),
+        list[str] | None, cli.option("Stored dtype of single fields; 'default' removes one.", metavar="FIELD=DTYPE")
     ] = None,
     retire_vanished: Annotated[
         bool, cli.flag("Remove samples from the manifest that the source no longer has; their bytes stay until gc.")

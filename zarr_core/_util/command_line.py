@@ -72,9 +72,10 @@ def option(text: str, *aliases: str, metavar: str | None = None, several: bool =
     Args:
         text: its help.
         *aliases: spellings of earlier versions.
-        metavar: placeholder of its value in the help.
+        metavar: placeholder of its value in the help. An option of pairs, as NAME=DTYPE, takes several of them.
         several: whether it takes several values, as in ``--fields a b``.
     """
+    several = several or "=" in (metavar or "")
     return Parameter(
         alias=aliases,
         help=text,

@@ -24,9 +24,7 @@ def webdataset(
     store: cli.Store,
     out: Folder,
     *,
-    num_points: Annotated[
-        list[str] | None, cli.option("Points of a draw, by domain.", metavar="DOMAIN=N", several=True)
-    ] = None,
+    num_points: Annotated[list[str] | None, cli.option("Points of a draw, by domain.", metavar="DOMAIN=N")] = None,
     **arguments: Any,
 ) -> cli.Result:
     """Write tar shards."""

@@ -97,7 +97,6 @@ def _create(
         cli.option(
             "Value tables and their dtypes: float16, float32 or float64. [default: beta=float32 coverage=float32]",
             metavar="NAME=DTYPE",
-            several=True,
         ),
     ] = None,
     **arguments: Any,
@@ -123,9 +122,7 @@ def _load(
     columns: Annotated[
         list[str] | None,
         cli.option(
-            "Other names of the table's columns: batch, sample, feature, or a value table.",
-            metavar="NAME=COLUMN",
-            several=True,
+            "Other names of the table's columns: batch, sample, feature, or a value table.", metavar="NAME=COLUMN"
         ),
     ] = None,
     batches: Batches = None,

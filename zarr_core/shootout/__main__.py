@@ -29,8 +29,7 @@ def _command(
     store: Annotated[str, cli.option("Path or URL of a store, or of files that --dataset-kind describes.")],
     *,
     tiers: Annotated[
-        list[str],
-        cli.option("Folders and URLs to compare; nothing is left in them.", metavar="NAME=PATH", several=True),
+        list[str], cli.option("Folders and URLs to compare; nothing is left in them.", metavar="NAME=PATH")
     ],
     budget: Annotated[str, cli.option("Time for measuring, such as 90s, 10min or 1h.", metavar="TIME")] = "10min",
     output: Annotated[
