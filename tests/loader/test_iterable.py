@@ -66,7 +66,7 @@ def test_an_iterable_dataset_resumes_under_torchdata(
 ) -> None:
     def loader(world: int) -> Any:
         samples = ZarrIterableDataset(opened(store), 4, seed=5)
-        method = "forkserver" if workers else None
+        method = "fork" if workers else None
         return StatefulDataLoader(
             samples, batch_size=4 // world, num_workers=workers, multiprocessing_context=method
         ), samples
