@@ -9,7 +9,8 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, TypeVar
+from concurrent.futures import Future
+from typing import TypeVar
 
 from zarr_core.errors import SourceError
 
@@ -67,15 +68,15 @@ def call_within(seconds: float, function: Callable[[], _Result]) -> _Result:
     Raises:
         TimeLimitError: the function has not ended within the limit.
     """
-    outcome: dict[str, Any] = {}
+    outcome: Future[_Result] = Future()
     context = contextvars.copy_context()
     key = id(outcome)
 
     def call() -> None:
         try:
-            outcome["result"] = context.run(function)
+            outcome.set_result(context.run(function))
         except BaseException as error:
-            outcome["error"] = error
+            outcome.set_exception(error)
         finally:
             _end_process_at(key, None)
 
@@ -86,9 +87,7 @@ def call_within(seconds: float, function: Callable[[], _Result]) -> _Result:
     thread.join(seconds)
     if thread.is_alive():
         raise TimeLimitError(seconds)
-    if "error" in outcome:
-        raise outcome["error"]
-    return outcome["result"]  # type: ignore[no-any-return]
+    return outcome.result()
 
 
 def _end_process_at(key: int, end: float | None) -> None:
