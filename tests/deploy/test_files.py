@@ -58,6 +58,23 @@ def test_the_compose_file_is_valid_and_sets_what_the_instance_needs() -> None:
     assert str(served["port"]) in dockerfile_command()
 
 
+def test_the_code_server_and_every_workspace_give_the_location_the_name_of_the_project() -> None:
+    """Dagster warns of another name whenever it loads the location: in the server, and in every run."""
+    command = dockerfile_command()
+    project = tomllib.loads((PROJECT / "pyproject.toml").read_text())["tool"]
+    names = [
+        command[command.index("--location-name") + 1],
+        project["dagster"]["code_location_name"],
+        project["dg"]["project"]["code_location_name"],
+    ]
+    for file in (PROJECT / "workspace.yaml", DEPLOY / "compose" / "workspace.yaml"):
+        (location,) = yaml.safe_load(file.read_text())["load_from"]
+        (settings,) = location.values()
+        names.append(settings["location_name"])
+    assert set(names) == {"zarr_core"}
+    assert "command" not in yaml.safe_load((DEPLOY / "compose" / "compose.yaml").read_text())["services"]["code"]
+
+
 def test_the_workflow_of_ci_is_valid_and_its_files_and_settings_of_tests_exist() -> None:
     file = PROJECT / ".github" / "workflows" / "ci.yml"
     check("check_jsonschema", "--builtin-schema", "vendor.github-workflows", str(file))
@@ -233,7 +250,8 @@ def test_the_image_has_what_it_needs_and_its_user_may_write_where_volumes_are() 
         assert not any(fnmatch(name, pattern) for pattern in ignored)
     copied = re.findall(r"cp (\S+) \S+", lines)
     assert copied == ["deploy/production/dagster.yaml"]
-    assert dockerfile_command()[-2:] == ["--module-name", "definitions"]
+    command = dockerfile_command()
+    assert command[command.index("--module-name") + 1] == "definitions"
     (owned,) = re.findall(r"chown -R dagster (.*)$", lines, re.MULTILINE)
     assert lines.index("chown") < lines.index("\nUSER dagster")
     places = {os.path.join(folder, place) for place in owned.split()}
