@@ -21,6 +21,7 @@ from sensors.migration import CHECK, check_settings
 from sensors.observations import KnownItems
 from sensors.operating import if_red
 from sensors.pending import natural_order
+from zarr_core._util.units import format_count
 from zarr_core.errors import StoreError
 from zarr_core.points.convert.writer import GroupWriter
 from zarr_core.points.statistics import calculate_store_statistics
@@ -155,7 +156,7 @@ def _split_ids(dataset: DatasetDeclaration) -> dg.AssetChecksDefinition:
         places = Counter(i for split in manifest.splits for i in manifest.split_ids(split))
         twice = sorted(sample_id for sample_id, splits in places.items() if splits > 1)
         unused = sorted(manifest.samples.keys() - places.keys() - manifest.excluded, key=natural_order) if rows else []
-        problems = [f"{len(twice)} samples are in more than one split: {some(twice)}"] if twice else []
+        problems = [f"{format_count(len(twice), 'samples')} in more than one split: {some(twice)}"] if twice else []
         if unused and not dataset.allow_samples_without_split:
             problems.append(
                 f"{len(unused)} of {len(manifest.samples)} samples are in no split: {some(unused)}. List them in a "

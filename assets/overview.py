@@ -14,5 +14,6 @@ def overview_asset(declared: Declaration) -> dg.AssetSpec:
         group_name=declared.name,
         description=f"How far {declared.name} is: what arrived, was converted, refused, is stale, published and "
         "verified, which checks fail, why, and what to do. The sensor of the source records it when it changes, "
-        f"and at most every ten minutes during conversions. See `{page_of('the-overview-of-a-dataset')}`.",
+        "and at most every ten minutes during conversions. While that sensor fails, this stays as it was: "
+        f"`failing_sensors` has the reason. See `{page_of('the-overview-of-a-dataset')}`.",
     )

@@ -15,6 +15,7 @@ import dagster as dg
 from sensors.dagster_internals.partitions import cancelled_partitions, unconverted_partitions
 from sensors.observations import KnownItems, WatchedSource
 from sensors.pending import natural_order
+from zarr_core._util.units import format_count
 from zarr_core.sources.left_out import some
 from zarr_core.sources.listing import Listing
 
@@ -92,7 +93,8 @@ def check_converted(source: WatchedSource, found: Conversions) -> dg.AssetCheckE
     ):
         if names:
             ordered = sorted(names, key=natural_order)
-            sentences.append(f"{len(ordered)} {noun} changed or arrived at the source and {reason}: {some(ordered)}")
+            counted = format_count(len(ordered), noun)
+            sentences.append(f"{counted} changed or arrived at the source and {reason}: {some(ordered)}")
     if sentences:
         sentences.append(
             "The store keeps what it had of them. To convert them, materialize their partitions of "
@@ -122,7 +124,8 @@ def check_complete(listing: Listing, within_hours: int, asset: dg.AssetKey) -> d
     if late:
         lacking = listing.incomplete[late[0]]
         description = (
-            f"{len(late)} samples are incomplete for more than {within_hours} hours: {some(late)}. {late[0]} lacks "
+            f"{format_count(len(late), 'samples')} incomplete for more than {format_count(within_hours, 'hours')}: "
+            f"{some(late)}. {late[0]} lacks "
             f"{some(lacking)}. Upload what is missing, or delete their folders"
         )
     return dg.AssetCheckEvaluation(

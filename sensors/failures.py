@@ -21,6 +21,7 @@ from sensors.dagster_internals.queries import (
 from sensors.dagster_internals.runs import is_run_of
 from sensors.messages import asset_page, cancellation_message, check_message, failure_message, page
 from sensors.operating import if_red
+from zarr_core._util.units import format_count
 
 # Metadata of an asset: it must be materialized within this many hours of a change of its source.
 PUBLISHED_WITHIN_HOURS = "zarr_core/published_within_hours"
@@ -164,9 +165,9 @@ def stale_datasets(context: dg.SensorEvaluationContext, alerts: Alerts) -> dg.Se
         for key in stale_assets(context.instance, graph, now):
             stale[key] = "nothing was converted for longer than fresh_within_days"
         for key in graph.get_all_asset_keys():
-            hours = graph.get(key).metadata.get(PUBLISHED_WITHIN_HOURS)
-            if hours and older_than_its_source(context.instance, graph, key, now - 3600 * int(str(hours))):
-                stale[key] = f"its source has changed since, more than {hours} hours ago"
+            hours = int(str(graph.get(key).metadata.get(PUBLISHED_WITHIN_HOURS, 0)))
+            if hours and older_than_its_source(context.instance, graph, key, now - 3600 * hours):
+                stale[key] = f"its source has changed since, more than {format_count(hours, 'hours')} ago"
     messages = {}
     for key, reason in stale.items():
         name = key.to_user_string()

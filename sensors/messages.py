@@ -61,7 +61,7 @@ def cancellation_message(run: dg.DagsterRun) -> str:
     """The run, what its last errors mean, and what became of its work."""
     return (
         f"run {run.run_id[:8]} of {subject_of(run)} was cancelled; its errors follow from that. What it had recorded "
-        "stays. The rest waits until its source changes or a person materializes it"
+        f"stays. The rest waits until its source changes or a person materializes it{page(f'runs/{run.run_id}')}"
     )
 
 

@@ -19,7 +19,7 @@ from sensors.dagster_internals.queries import latest_evaluations
 from sensors.observations import WatchedSource
 from sensors.operating import page_of
 from sensors.pending import natural_order
-from zarr_core._util.units import format_size
+from zarr_core._util.units import format_count, format_size
 from zarr_core.sources.left_out import some
 
 NAME = "overview"
@@ -115,8 +115,8 @@ def _conversion_rows(found: Conversions, noun: str, asset: str, incomplete: int)
     again = f"materialize their partitions of {asset}: {page_of('a-cancelled-run')}"
     left = found.stale | found.cancelled
     return [
-        ("arrived", f"{found.total:,} {noun}{lacking}", upload),
-        ("converted", f"{found.converted:,} {noun}", wait),
+        ("arrived", f"{format_count(found.total, noun)}{lacking}", upload),
+        ("converted", format_count(found.converted, noun), wait),
         ("refused", _names(found.refused), mend if found.refused else ""),
         ("stale or cancelled", _names(left), again if left else ""),
     ]
@@ -143,14 +143,14 @@ def _published_row(published: Recorded, verified: Recorded, job: str) -> Row:
     size = _stored_bytes(published, verified)
     shown = f", {format_size(size)}" if size else ""
     generation, samples = (int(published.numbers.get(name, 0)) for name in ("generation", "samples"))
-    return "published", f"generation {generation}: {samples:,} samples{shown}; {when(published.at)}", ""
+    return "published", f"generation {generation}: {format_count(samples, 'samples')}{shown}; {when(published.at)}", ""
 
 
 def _verified_row(verified: Recorded, job: str) -> Row:
     if verified.at is None:
         return "verified", "never", f"declare verify_within_days, or run {job}"
     samples = int(verified.numbers.get("samples", 0))
-    return "verified", f"{samples:,} samples; {when(verified.at)}", ""
+    return "verified", f"{format_count(samples, 'samples')}; {when(verified.at)}", ""
 
 
 def _check_rows(failing: Mapping[str, str]) -> list[Row]:
@@ -169,7 +169,7 @@ def _names(names: Collection[str]) -> str:
 def when(at: float) -> str:
     """A time, and its age in days: minutes would be another text at every tick."""
     days = int((time.time() - at) // _DAY_SECONDS)
-    age = f"{days} days ago" if days else "less than a day ago"
+    age = f"{format_count(days, 'days')} ago" if days else "less than a day ago"
     return f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M} UTC, {age}"
 
 

@@ -11,6 +11,7 @@ import re
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field, replace
 
+from zarr_core._util.units import format_count
 from zarr_core.sources.listing import Listing
 
 # A tick has to end within its minute. A change costs 10 ms, because partitions are deleted one by one; new items are
@@ -142,7 +143,7 @@ def describe(listing: Listing, changes: Changes, noun: str, held: Collection[str
         noun: what the items are.
         held: items that Dagster did not know and the store holds.
     """
-    parts = [f"{len(listing.items)} complete {noun}"]
+    parts = [format_count(len(listing.items), f"complete {noun}")]
     new = tuple(item_id for item_id in changes.new if item_id not in set(held))
     for word, ids in (("new", new), ("changed", changes.changed), ("vanished", changes.vanished)):
         if ids:

@@ -11,6 +11,7 @@ from sensors.dagster_internals.queries import latest_check
 from sensors.deadline import within_the_tick
 from sensors.overview import Row, when
 from zarr_core._util.commands import shell
+from zarr_core._util.units import format_count
 from zarr_core.errors import ZarrCoreError
 from zarr_core.matrix import WideMatrix
 from zarr_core.matrix.ingest.audit import withdrawn_batches
@@ -41,7 +42,7 @@ def withdrawal(matrix: str, batches: Sequence[str], samples: Sequence[str] = ())
     if not named:
         return ""
     more = max(0, len(batches) - _MOST) + max(0, len(samples) - _MOST)
-    counts = f"{len(batches)} batches, and {len(samples)} samples of other batches"
+    counts = f"{format_count(len(batches), 'batches')}, and {format_count(len(samples), 'samples')} of other batches"
     others = f" (and {more} more)" if more else ""
     return (
         f"withdrawn from the warehouse, but still in the matrix: {counts}. "
@@ -128,11 +129,11 @@ def retired_row(url: str, shown: str, matrix: WideMatrix) -> Row:
         batches = []
         for name, sample_ids in retired.batches.items():
             at = f"; {when(times[name])}" if name in times else ""
-            batches.append(f"{name} ({len(sample_ids):,} samples{at})")
-        texts.append(f"{len(batches):,} batches: {some(batches)}")
+            batches.append(f"{name} ({format_count(len(sample_ids), 'samples')}{at})")
+        texts.append(f"{format_count(len(batches), 'batches')}: {some(batches)}")
     if retired.samples:
-        texts.append(f"{len(retired.samples):,} samples of other batches: {some(retired.samples)}")
-    texts.append(f"the matrix holds {len(matrix.sample_ids):,} samples now")
+        texts.append(f"{format_count(len(retired.samples), 'samples')} of other batches: {some(retired.samples)}")
+    texts.append(f"the matrix holds {format_count(len(matrix.sample_ids), 'samples')} now")
     command = shell("matrix", "retire", shown, *named, "--undo")
     return "retired", "; ".join(texts), f"nothing; `{command}` allows them again"
 

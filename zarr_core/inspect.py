@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from zarr_core._util import command_line as cli
 from zarr_core._util.commands import shell
-from zarr_core._util.units import format_size
+from zarr_core._util.units import format_count, format_size
 from zarr_core.sources.left_out import some
 from zarr_core.sources.survey import FileSummary, Survey, survey
 from zarr_core.storage import local_path
@@ -43,10 +43,9 @@ def _command(
 def _summary(found: Survey, written: str | None) -> str:
     """What a location could be, in a few lines, and the command that converts it."""
     missing = f", {len(found.incomplete)} incomplete" if found.incomplete else ""
-    plural = "" if found.samples == 1 else "s"
     splits = [f"{name} {count:,}" for name, count in found.splits.items()]
     lines = [
-        f"{found.url}: {found.samples:,} sample{plural}, {format_size(found.n_bytes)}{missing}",
+        f"{found.url}: {format_count(found.samples, 'samples')}, {format_size(found.n_bytes)}{missing}",
         f"  kind: {' or '.join(found.kinds) or 'none that comes with the library; the description is a guess'}",
         f"  samples: {found.description.samples}",
         "  files of the first sample:",

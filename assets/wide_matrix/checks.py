@@ -15,6 +15,7 @@ from resources.warehouses import WarehouseAccess
 from sensors.operating import if_red
 from sensors.withdrawn import CHECK as WITHDRAWN
 from sensors.withdrawn import check_withdrawn
+from zarr_core._util.units import format_count
 from zarr_core.errors import ZarrCoreError
 from zarr_core.matrix import WideMatrix
 from zarr_core.matrix.ingest.audit import audit_batches, withdrawn_batches
@@ -105,7 +106,8 @@ def _batches_equal_the_warehouse(declared: MatrixDeclaration) -> dg.AssetChecksD
                 passed=not wrong,
                 asset_key=spec.asset_key,
                 check_name=spec.name,
-                description="; ".join(wrong[:3]) or f"{len(audits)} batches, {sum(row['rows'] for row in rows):,} rows",
+                description="; ".join(wrong[:3])
+                or f"{format_count(len(audits), 'batches')}, {sum(row['rows'] for row in rows):,} rows",
                 metadata={"batches": len(audits), "problems": len(wrong), "counted": table(rows)},
             )
 

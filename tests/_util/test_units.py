@@ -1,10 +1,10 @@
-"""Parsing durations."""
+"""Parsing and writing of numbers with units."""
 
 from __future__ import annotations
 
 import pytest
 
-from zarr_core._util.units import format_duration, parse_duration
+from zarr_core._util.units import format_count, format_duration, parse_duration
 from zarr_core.errors import ZarrCoreError
 
 
@@ -13,6 +13,20 @@ from zarr_core.errors import ZarrCoreError
 )
 def test_durations(text: str, seconds: float) -> None:
     assert parse_duration(text) == seconds
+
+
+@pytest.mark.parametrize(
+    ("count", "noun", "text"),
+    [
+        (0, "samples", "0 samples"),
+        (1, "complete samples", "1 complete sample"),
+        (1, "batches", "1 batch"),
+        (1, "hours", "1 hour"),
+        (2000, "batches", "2,000 batches"),
+    ],
+)
+def test_counts(count: int, noun: str, text: str) -> None:
+    assert format_count(count, noun) == text
 
 
 def test_a_duration_without_a_unit_is_refused() -> None:

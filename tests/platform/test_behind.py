@@ -119,7 +119,7 @@ def test_a_changed_sample_that_cannot_be_converted_is_named_and_a_new_one_is_not
     assert published.run("look").success
     assert not published.run("convert", "run_2", "run_4").success
     check = check_converted(published.dataset, conversions(KnownItems(published.instance, published.dataset)))
-    assert "1 samples changed or arrived at the source and their conversion failed: run_2." in str(check.description)
+    assert "1 sample changed or arrived at the source and their conversion failed: run_2." in str(check.description)
 
 
 @pytest.mark.parametrize("is_published_again", [False, True])
@@ -167,7 +167,7 @@ def test_a_sample_that_never_becomes_complete_is_named(published: Trial) -> None
     for file in folder.iterdir():
         os.utime(file, (long_ago, long_ago))
     assert not check().passed
-    assert "1 samples are incomplete for more than 24 hours: run_9. run_9 lacks surface_pressure.pt" in str(
+    assert "1 sample incomplete for more than 24 hours: run_9. run_9 lacks surface_pressure.pt" in str(
         check().description
     )
     watcher = Watcher(published)

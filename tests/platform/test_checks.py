@@ -64,7 +64,7 @@ def test_samples_in_no_split_may_be_declared(split_check) -> None:
         ),
         (manifest("run_1"), True, "the source has no splits"),
         (manifest("run_1", train=["run_1"], val=[]), False, "no sample of split val is in the store"),
-        (manifest("run_1", a=["run_1"], b=["run_1"]), False, "1 samples are in more than one split: run_1"),
+        (manifest("run_1", a=["run_1"], b=["run_1"]), False, "1 sample in more than one split: run_1"),
     ],
 )
 def test_splits(split_check, of: StoreManifest, passed: bool, description: str) -> None:

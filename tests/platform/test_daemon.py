@@ -344,7 +344,7 @@ def test_a_sample_that_was_incomplete_for_a_day_is_an_alert_until_it_is_gone(
     for file in folder.iterdir():
         os.utime(file, (yesterday, yesterday))
     folder.rename(deployment.source / folder.name)
-    late = "1 samples are incomplete for more than 24 hours: run_18. run_18 lacks surface_pressure.pt"
+    late = "1 sample incomplete for more than 24 hours: run_18. run_18 lacks surface_pressure.pt"
     deployment.wait(
         "the alert", lambda: f"check samples_complete of ahmed_rans/manifest warns: {late}" in deployment.logged()
     )

@@ -180,7 +180,7 @@ def test_it_names_what_was_retired_from_a_matrix(matrix_sensor: MatrixSensor) ->
     said = matrix_sensor.retired()
     assert re.match(r"2 batches: b1 \(5 samples; [-\d]+ [:\d]+ UTC, less than a day ago\), b0 \(5 samples; ", said)
     assert "b0 (5 samples; 2023-11-14 22:13 UTC, " in said
-    assert " days ago); 1 samples of other batches: b2s1; the matrix holds 4 samples now. To do: " in said
+    assert " days ago); 1 sample of other batches: b2s1; the matrix holds 4 samples now. To do: " in said
 
     command = re.search("To do: nothing; `zarr-core (.+)` allows them again", said)
     assert command is not None
@@ -200,11 +200,17 @@ def test_the_history_of_a_matrix_is_read_once_and_not_needed(
 
     matrix = WideMatrix.open(matrix_sensor.trial.dataset.matrix)
     matrix.retire([], ["b0"])
-    assert matrix_sensor.retired().startswith("1 batches: b0 (5 samples; 2")
+    assert matrix_sensor.retired().startswith("1 batch: b0 (5 samples; 2")
     monkeypatch.setattr("sensors.withdrawn.commits", damaged)
-    assert matrix_sensor.retired().startswith("1 batches: b0 (5 samples; 2"), "nothing has been retired since"
+    assert matrix_sensor.retired().startswith("1 batch: b0 (5 samples; 2"), "nothing has been retired since"
     matrix.retire([], ["b1"])
     assert matrix_sensor.retired().startswith("2 batches: b1 (5 samples), b0 (5 samples); ")
+
+
+def test_it_says_who_has_the_reason_if_the_source_does_not_answer(trial: Trial) -> None:
+    """The tick of the sensor then ends before it records anything."""
+    spec = trial.definitions.resolve_asset_graph().get(trial.dataset.key("overview"))
+    assert "While that sensor fails, this stays as it was: `failing_sensors` has the reason" in str(spec.description)
 
 
 def test_nothing_follows_the_overview(trial: Trial) -> None:

@@ -19,6 +19,7 @@ import assets.wide_matrix.batches
 from assets.retries import retried
 from resources.pools import ConversionPool
 from sensors.failures import failed_runs
+from sensors.messages import WEBSERVER
 from tests.helpers.servers.alerts import Webhook
 from tests.helpers.waiting import LIMIT_SECONDS, wait_for
 from tests.platform.matrix_trial import MatrixTrial, declare
@@ -128,7 +129,7 @@ def test_a_run_that_is_terminated_during_an_import_ends_in_a_sentence(instance: 
 
 
 def test_the_last_event_of_a_cancelled_run_is_a_sentence_and_no_alert_is_sent(
-    instance: dg.DagsterInstance, webhook: Webhook
+    instance: dg.DagsterInstance, webhook: Webhook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Wherever the interrupt came: Dagster's own last events are tracebacks."""
 
@@ -137,6 +138,7 @@ def test_the_last_event_of_a_cancelled_run_is_a_sentence_and_no_alert_is_sent(
         instance.report_run_canceling(context.run)
         raise ImportError("numpy.core.multiarray failed to import")
 
+    monkeypatch.setenv(WEBSERVER, "https://dagster.example.org")
     ended = Ended(failed_runs, instance, dg.Definitions([importing]))
     ended.tick()
     run = ended.run(importing)
@@ -148,6 +150,7 @@ def test_the_last_event_of_a_cancelled_run_is_a_sentence_and_no_alert_is_sent(
     assert last is not None
     sentence = f"run {run.run_id[:8]} of importing was cancelled; its errors follow from that."
     assert str(last.message).startswith(sentence)
+    assert str(last.message).endswith(f" (https://dagster.example.org/runs/{run.run_id})")
     assert webhook.texts == []
     ended.tick()
     assert len(ended.messages(run)) == 1, "once"

@@ -1,4 +1,4 @@
-"""Sizes and durations with units."""
+"""Numbers of things, sizes and durations with units."""
 
 from __future__ import annotations
 
@@ -29,6 +29,18 @@ def parse_duration(text: str) -> float:
     if found is None:
         raise ZarrCoreError(f"duration {text!r}: expected a number and a unit (s, min, h or d), as in 90min, 24h or 7d")
     return float(found[1]) * _SECONDS[found[2]]
+
+
+def format_count(count: int, noun: str) -> str:
+    """A number of things: "1 sample", "1 batch", "2,000 samples".
+
+    Args:
+        count: how many.
+        noun: its plural, which ends with "s", or with "ches".
+    """
+    if count == 1:
+        noun = noun.removesuffix("es") if noun.endswith("ches") else noun.removesuffix("s")
+    return f"{count:,} {noun}"
 
 
 def format_size(n_bytes: float) -> str:
