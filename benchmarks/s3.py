@@ -32,7 +32,8 @@ from zarr_core.storage.byte_ranges import Objects, Request, open_objects
 
 SAMPLES = 8
 DRAWS = {"volume": DRAWN}
-DIRECT, S3FS, PLAIN, THREADS, TENSORSTORE = (
+PACKED, DIRECT, S3FS, PLAIN, THREADS, TENSORSTORE = (
+    "direct, packed, obstore",
     "direct, obstore",
     "direct, s3fs",
     "zarr-python",
@@ -47,6 +48,7 @@ def s3fs_objects(root: str) -> Objects:
 
 
 READERS: dict[str, Callable[[str], ZarrChunkReader]] = {
+    PACKED: ZarrChunkReader,
     DIRECT: ZarrChunkReader,
     S3FS: functools.partial(ZarrChunkReader, objects_factory=s3fs_objects),
     PLAIN: functools.partial(ZarrChunkReader, engine="zarr"),
@@ -55,9 +57,11 @@ READERS: dict[str, Callable[[str], ZarrChunkReader]] = {
 }
 
 
-def upload(store: Path, bucket: str) -> str:
+def upload(store: Path) -> str:
     """The store's URL in a new bucket."""
     import s3fs
+
+    bucket = f"zarr-core-{os.urandom(4).hex()}"
 
     remote = s3fs.S3FileSystem()
     remote.mkdir(bucket)
@@ -121,11 +125,13 @@ class Measured:
         return statistics.median(self.warm_ms)
 
 
-def measure(root: str, local: ZarrChunkReader, proxy: ProxyProcess, rounds: int) -> tuple[dict[str, Measured], float]:
+def measure(
+    root: str, packed: str, local: ZarrChunkReader, proxy: ProxyProcess, rounds: int
+) -> tuple[dict[str, Measured], float]:
     """Every engine in turn; and the chunks' own bytes per sample, warm."""
     samples = local.sample_ids
     found = {name: Measured() for name in READERS}
-    readers = {name: make(root) for name, make in READERS.items()}
+    readers = {name: make(packed if name == PACKED else root) for name, make in READERS.items()}
     draws = [(samples[number % len(samples)], 1 + number) for number in range(rounds)]
     own = statistics.mean(chunk_bytes(local, *draw) for draw in draws)
     for name, reader in readers.items():
@@ -181,13 +187,18 @@ def add_latency(result: Result, latency: int, found: dict[str, Measured], own: f
     )
     result.add_table(f"{latency} ms added; one GET of a chunk takes {trip:.1f} ms", columns, rows, "ms p50, warm")
     at = f"at {latency} ms"
-    for name in (DIRECT, S3FS):
+    for name in (PACKED, DIRECT, S3FS):
         direct = found[name]
-        result.add_target(f"{name}, {at}: GETs per field, warm", direct.warm_requests / len(FIELDS), "exactly", 1)
+        per, number = ("domain", 1) if name == PACKED else ("field", len(FIELDS))
+        result.add_target(f"{name}, {at}: GETs per {per}, warm", direct.warm_requests / number, "exactly", 1)
         more = direct.cold_requests - direct.warm_requests
         result.add_target(f"{name}, {at}: further GETs per sample, cold", more, "exactly", 1)
         result.add_target(f"{name}, {at}: bytes / bytes of the chunks", direct.warm_bytes / own, "at most", 1.02)
-    direct = found[DIRECT]
+    direct, packed = found[DIRECT], found[PACKED]
+    batches = statistics.median(direct.batch_ms) / statistics.median(packed.batch_ms)
+    result.add_target(f"batch of {SAMPLES}, directory / packed, {at}", batches, "at least", 1.5, "x")
+    ratio = found[TENSORSTORE].median / packed.median
+    result.add_target(f"TensorStore / direct, packed, {at}", ratio, "at least", 3 if latency <= 10 else 2, "x")
     result.add_target(f"TensorStore / direct, {at}", found[TENSORSTORE].median / direct.median, "at least", 2, "x")
     result.add_target(f"zarr-python / direct, {at}", found[PLAIN].median / direct.median, "at least", 3, "x")
     if latency >= 50:
@@ -197,7 +208,7 @@ def add_latency(result: Result, latency: int, found: dict[str, Measured], own: f
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--codec", default="blosc-lz4")
+    parser.add_argument("--codec", default="none")
     parser.add_argument("--latencies", nargs="+", type=int, default=[0, 10, 50], metavar="MS")
     arguments = parse(parser, rounds=40)
     result = Result("s3", "Draws from S3", arguments)
@@ -207,14 +218,16 @@ def main() -> None:
         "counts requests."
     )
     with tempfile.TemporaryDirectory() as folder, s3_endpoint() as server, ProxyProcess(server) as proxy:
-        store = make_store(make_source(Path(folder, "source"), SAMPLES), Path(folder, "store"), arguments.codec)
+        source = make_source(Path(folder, "source"), SAMPLES)
+        store = make_store(source, Path(folder, "store"), arguments.codec)
+        one_object_each = make_store(source, Path(folder, "packed"), arguments.codec, layout="packed")
         local = ZarrChunkReader(store)
         os.environ["AWS_ENDPOINT_URL"] = proxy.url
-        root = upload(store, f"zarr-core-{os.urandom(4).hex()}")
+        root, packed = upload(store), upload(one_object_each)
         for latency in arguments.latencies:
             proxy.set_faults(latency_s=latency / 1000)
             trip = round_trip(root, local, 20)
-            add_latency(result, latency, *measure(root, local, proxy, arguments.rounds), trip)
+            add_latency(result, latency, *measure(root, packed, local, proxy, arguments.rounds), trip)
     result.add_note(
         "Warm, TensorStore makes two round trips (shard index, then chunk) and the direct engine makes one; both "
         "request all fields at the same time. So the ratio tends to 2 as latency grows. Without added latency, "

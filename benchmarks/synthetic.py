@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 
 from zarr_core.points.convert.conversion import convert
+from zarr_core.points.store.settings import ConversionSettings, Layout
 
 POINTS, DRAWN = 1_000_000, 16_384
 FIELDS = ("volume_position", "volume_pressure", "volume_velocity", "volume_vorticity")
@@ -25,9 +26,11 @@ def make_source(folder: Path, samples: int, points: int = POINTS) -> Path:
     return folder
 
 
-def make_store(source: Path, store: Path, codec: str, chunk_points: int = DRAWN) -> Path:
+def make_store(
+    source: Path, store: Path, codec: str, chunk_points: int = DRAWN, layout: Layout = ConversionSettings.layout
+) -> Path:
     """The store of such a source: positions float32, the rest float16."""
     kind = source.with_name("synthetic.yaml")
     kind.write_text(KIND)
-    convert(str(kind), store, root=source, codec=codec, chunk_points=chunk_points)
+    convert(str(kind), store, root=source, codec=codec, chunk_points=chunk_points, layout=layout)
     return store

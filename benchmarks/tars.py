@@ -33,6 +33,7 @@ from benchmarks.s3 import upload
 from benchmarks.servers import ProxyProcess, s3_endpoint
 from benchmarks.synthetic import DRAWN, FIELDS, make_source, make_store
 from zarr_core import ShardStream, ZarrChunkReader, export_webdataset
+from zarr_core.points.store.settings import ConversionSettings
 from zarr_core.storage import Storage
 
 SAMPLES, SHARDS, BATCH = 16, 8, 8
@@ -173,22 +174,21 @@ def main() -> None:
     result = Result("tars", "Tar shards", arguments)
     result.describe(
         f"{SAMPLES} samples of {arguments.points:,} points, {len(FIELDS)} fields, {DRAWN:,} drawn, batches of {BATCH}, "
-        f"blosc-lz4, {SHARDS} shards; one process; median of {arguments.rounds} epochs; Ceph's gateway or "
+        f"packed, {ConversionSettings.codec}, {SHARDS} shards; one process; median of {arguments.rounds} epochs; Ceph's gateway or "
         f"AWS_ENDPOINT_URL behind a proxy that adds {arguments.latency} ms."
     )
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         source = make_source(folder / "source", SAMPLES, arguments.points)
-        store = make_store(source, folder / "store", "blosc-lz4")
+        store = make_store(source, folder / "store", ConversionSettings.codec, layout="packed")
         shutil.rmtree(source)
         ratio = export_ratio(store, folder, max(3, arguments.rounds // 3))
         result.add_target("export / reading and tarfile", ratio, "at most", 1.3, "x")
         add_place(result, "local disk", str(store), str(folder / "export"), arguments.points, arguments.rounds)
         with s3_endpoint() as server, ProxyProcess(server) as proxy:
             os.environ["AWS_ENDPOINT_URL"] = proxy.url
-            bucket = f"zarr-core-{os.urandom(4).hex()}"
-            remote = [upload(folder / part, f"{bucket}-{part}") for part in ("store", "export")]
+            remote = [upload(folder / part) for part in ("store", "export")]
             proxy.set_faults(latency_s=arguments.latency / 1000)
             place = f"S3 at {arguments.latency} ms"
             add_place(result, place, remote[0], remote[1], arguments.points, arguments.rounds)
