@@ -174,8 +174,8 @@ def main() -> None:
     result = Result("tars", "Tar shards", arguments)
     result.describe(
         f"{SAMPLES} samples of {arguments.points:,} points, {len(FIELDS)} fields, {DRAWN:,} drawn, batches of {BATCH}, "
-        f"packed, {ConversionSettings.codec}, {SHARDS} shards; one process; median of {arguments.rounds} epochs; Ceph's gateway or "
-        f"AWS_ENDPOINT_URL behind a proxy that adds {arguments.latency} ms."
+        f"packed, {ConversionSettings.codec}, {SHARDS} shards; one process; median of {arguments.rounds} epochs; "
+        f"Ceph's gateway or AWS_ENDPOINT_URL behind a proxy that adds {arguments.latency} ms."
     )
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as name:
