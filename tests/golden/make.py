@@ -1,14 +1,15 @@
-"""The program that made the stores in this folder, once, with version 0.1.0; they are never made again.
+"""The program that made the stores in this folder, each once; they are never made again.
 
-They represent the stores that users have: every later version must read them.
+They represent the stores that users have: every later version must read them. Those in folders named after a codec are
+of version 0.1.0, the packed ones of the first version that had them.
 """
 
 from __future__ import annotations
 
 import os
-import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -18,8 +19,8 @@ from zarr_core.points.convert.conversion import convert
 KIND = "name: golden\nsamples: '*'\nfiles: {surface_position: position.pt, surface_pressure: pressure.pt}\n"
 
 
-def main() -> None:
-    here = Path(__file__).parent
+def make(store: Path, **settings: Any) -> None:
+    """Make a golden store."""
     with tempfile.TemporaryDirectory() as folder:
         sample = Path(folder, "data", "a")
         sample.mkdir(parents=True)
@@ -30,18 +31,21 @@ def main() -> None:
             os.utime(file, (0, 0))
         Path(folder, "golden.yaml").write_text(KIND)
         Path(folder, "data", "train_design_ids.txt").write_text("a\n")
-        for codec in CODECS:
-            if (here / codec).exists():
-                sys.exit(f"{here / codec} is there; golden stores are never replaced")
-            convert(
-                f"{folder}/golden.yaml",
-                here / codec,
-                root=f"{folder}/data",
-                chunk_points=8,
-                shard_points=16,
-                codec=codec,
-            )
-            (here / codec / "manifest.json.lock").unlink(missing_ok=True)
+        convert(f"{folder}/golden.yaml", store, root=f"{folder}/data", chunk_points=8, **settings)
+    (store / "manifest.json.lock").unlink(missing_ok=True)
+
+
+def main() -> None:
+    here = Path(__file__).parent
+    stores: dict[Path, dict[str, Any]] = {}
+    for codec in CODECS:
+        stores[here / codec] = {"codec": codec, "shard_points": 16}
+        stores[here / "packed" / codec] = {"codec": codec, "layout": "packed"}
+    for store, settings in stores.items():
+        if store.exists():
+            print(f"{store} is there; golden stores are never replaced")
+        else:
+            make(store, **settings)
 
 
 if __name__ == "__main__":

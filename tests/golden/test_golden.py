@@ -11,6 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.golden.make import make
+from tests.helpers.stores import objects
 from zarr_core.format.array_metadata import ArrayLayout
 from zarr_core.format.codecs import CODECS, Codec
 from zarr_core.format.moments import FieldMoments
@@ -25,10 +27,10 @@ from zarr_core.points.verify.store import verify_store
 GOLDEN = Path(__file__).parent
 
 
-@pytest.mark.parametrize("codec", CODECS)
-def test_stores_of_version_0_1_are_read(codec: str) -> None:
+@pytest.mark.parametrize("store", [*CODECS, *(f"packed/{codec}" for codec in CODECS)])
+def test_stores_of_earlier_versions_are_read(store: str) -> None:
     """Values equal those that ``golden/make.py`` wrote."""
-    reader = ZarrChunkReader(GOLDEN / codec)
+    reader = ZarrChunkReader(GOLDEN / store)
     sample = reader.read_sample("a")
     order = shuffle_permutation(0, "a", "surface", 41)
     assert np.array_equal(sample["surface_position"], (np.arange(123.0).reshape(41, 3) / 8)[order])
@@ -38,8 +40,8 @@ def test_stores_of_version_0_1_are_read(codec: str) -> None:
     assert attributes["parameters"] == {"speed": 30.5}
     moments = FieldMoments.from_json(attributes["moments"]["surface_pressure"])
     assert (moments.count, moments.mean[0], moments.min[0], moments.max[0]) == (41, 0, -20, 20)
-    assert load_manifest(GOLDEN / codec).split_ids("train") == ["a"]
-    assert verify_store(GOLDEN / codec).ok
+    assert load_manifest(GOLDEN / store).split_ids("train") == ["a"]
+    assert verify_store(GOLDEN / store).ok
 
 
 def test_the_order_of_points_never_changes() -> None:
@@ -53,6 +55,11 @@ def test_uncompressed_bytes_never_change() -> None:
     points = np.arange(123).reshape(41, 3).astype("float16")
     shard = b"".join(encode_shard(layout, [points[:8], points[8:12]]))
     assert hashlib.sha256(shard).hexdigest()[:16] == "93f9775cafccbdc3"
+
+
+def test_the_bytes_of_a_packed_store_never_change(tmp_path: Path) -> None:
+    make(tmp_path / "store", codec="none", layout="packed")
+    assert objects(tmp_path / "store") == objects(GOLDEN / "packed" / "none")
 
 
 def test_the_path_of_a_group_never_changes(tmp_path: Path) -> None:
