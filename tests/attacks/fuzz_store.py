@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import random
+import struct
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from tests.attacks.tally import Tally
 from tests.attacks.truth import Sample, stored_sample
 from tests.helpers.small_source import write_source
 from zarr_core.datasets import build_dataset
+from zarr_core.format.packed import head_bytes
 from zarr_core.points.convert.conversion import convert
 from zarr_core.points.read.engines import ENGINES
 from zarr_core.points.read.reader import ZarrChunkReader
@@ -35,7 +38,8 @@ class StoreFuzz:
 
     Args:
         folder: where to make it.
-        target: "manifest", "group", "array", "shard" (bytes change by accident) or "forged" (checksums made to fit).
+        target: "manifest", "group", "array", "shard" (bytes change by accident) or "forged" (checksums made to fit); of
+            packed samples "archive" (by accident) or "forged_archive" (a head that lies, with its checksum).
         tally: counts.
     """
 
@@ -50,10 +54,12 @@ class StoreFuzz:
             ),
             "shard": self._shard,
             "forged": self._forged,
+            "archive": self._archive,
+            "forged_archive": self._forged_archive,
         }[target]
-        convert(
-            "ahmedml", self.root, root=source, chunk_points=16, codec="zstd:1" if target == "shard" else "blosc-lz4"
-        )
+        codec = {"shard": "zstd:1", "archive": "none"}.get(target, "blosc-lz4")
+        layout = "packed" if "archive" in target else "directory"
+        convert("ahmedml", self.root, root=source, chunk_points=16, codec=codec, layout=layout)
         self.truth = {sample_id: stored_sample(source, sample_id) for sample_id in _IDS}
         self.manifest = load_manifest(self.root)
         self._whole: dict[Path, bytes] = {}
@@ -89,7 +95,9 @@ class StoreFuzz:
     def _compare(self, engine: str, sample_id: str, read: Sample, rows: dict[str, np.ndarray]) -> None:
         # Forged checksums make any bytes valid. Metadata has no checksums, and only the engine "direct" checks it
         # against the recorded facts. The true name of a sample that the manifest renames is unknown.
-        if self.target == "forged" or sample_id not in self.truth or (engine != "direct" and self.target != "shard"):
+        if self.target.startswith("forged") or sample_id not in self.truth:
+            return
+        if engine != "direct" and self.target not in ("shard", "archive"):
             return
         for name, values in read.items():
             expected = self.truth[sample_id].get(name)
@@ -151,6 +159,31 @@ class StoreFuzz:
         with contextlib.suppress(KeyError):
             del document["attributes"]["zarr_core"]["chunk_bytes"]
         self._write(group, json.dumps(document).encode())
+
+    def _archive(self, chance: random.Random) -> None:
+        path = self._group(chance).parent
+        data = path.read_bytes()
+        head = head_bytes(data)
+        first, last = chance.choice(((0, head), (head, len(data)), (data.index(b"PK\1\2", head), len(data))))
+        self._write(path, data[:first] + mutate_bytes(data[first:last], chance) + data[last:])
+
+    def _forged_archive(self, chance: random.Random) -> None:
+        path = self._group(chance).parent
+        data = path.read_bytes()
+        head = head_bytes(data)
+        document = json.loads(data[39:head])
+        recorded = document["attributes"]["zarr_core"]
+        if chance.random() < 0.8:
+            recorded["packed"] = mutate_document(recorded["packed"], chance)
+        else:
+            document = mutate_document(document, chance)
+        content = as_json(document, chance).ljust(head - 39)
+        facts = struct.pack("<III", zlib.crc32(content), len(content), len(content))
+        self._write(path, data[:14] + facts + data[26:39] + content + data[head:])
+        if chance.random() < 0.9:
+            manifest = self.root / "manifest.json"
+            right, forged = f'"head":{head}', f'"head":{39 + len(content)}'
+            self._write(manifest, manifest.read_bytes().replace(right.encode(), forged.encode()))
 
     def _forged(self, chance: random.Random) -> None:
         group = self._group(chance)

@@ -27,6 +27,7 @@ _PROCESSOR_SECONDS_PER_ROUND = 30
 
 TARGETS = {
     **dict.fromkeys(("manifest", "group", "array", "shard", "forged"), "tests.attacks.fuzz_store"),
+    **dict.fromkeys(("archive", "forged_archive"), "tests.attacks.fuzz_store"),
     **dict.fromkeys(("head", "beside", "cells", "forged_cells"), "tests.attacks.fuzz_matrix"),
     "tensors": "tests.attacks.fuzz_sources",
     **dict.fromkeys(("description", "splits", "config", "state", "statistics", "cache"), "tests.attacks.fuzz_settings"),

@@ -71,6 +71,8 @@ ENTRIES = (
     Entry("hostile zarr.json", sandbox.fuzz("group", "array"), 3000),
     Entry("damaged shards", sandbox.fuzz("shard"), 2000),
     Entry("forged checksums", sandbox.fuzz("forged"), 2000),
+    Entry("damaged archives", sandbox.fuzz("archive"), 2000),
+    Entry("archives that lie", sandbox.fuzz("forged_archive"), 2000),
     Entry("hostile .pt files", sandbox.fuzz("tensors"), 1000),
     Entry("hostile settings", sandbox.fuzz("description", "splits", "config", "state", "statistics"), 4000),
     Entry("damaged cache entries", sandbox.fuzz("cache"), 1000),

@@ -25,6 +25,7 @@ from zarr_core.format.array_metadata import COORDS_DTYPE, MAX_CHUNKS, MAX_COMPON
 from zarr_core.format.names import POSITION, check_relative_path, check_sample_id
 from zarr_core.format.object_names import MANIFEST
 from zarr_core.format.packed import MAX_HEAD
+from zarr_core.storage.archives import is_archive
 from zarr_core.versioning.generations import MAX_GENERATION, Retention
 
 FORMAT_VERSION = 1
@@ -352,6 +353,8 @@ class StoreManifest:
             usual = _UsualFields(manifest.domains)
             samples = dict(manifest.samples)
             for sample_id, entry in samples.items():
+                if bool(entry.head) != is_archive(entry.relpath):
+                    raise ManifestError(f"{sample_id}: head is {entry.head}; only archives have one: {entry.relpath}")
                 # Without recorded settings, the fields of the samples are not recorded either.
                 fields = None if manifest.conversion is None else usual.parsed(entry)
                 if fields is not entry.fields:

@@ -64,7 +64,7 @@ def test_engines_give_equal_results(
     assert_equal(readers[0].read_sample(sample, points, fields, epoch=epoch), reference)
 
 
-@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("codec", [*CODECS, *(f"packed/{codec}" for codec in CODECS)])
 @pytest.mark.parametrize("engine", ENGINES)
 def test_golden_stores_are_read_by_every_engine(codec: str, engine: str) -> None:
     if engine == "tensorstore":
