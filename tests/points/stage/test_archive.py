@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import shutil
+import zlib
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -215,3 +217,50 @@ def test_another_archive_of_the_same_name_is_left_alone(source: Path, tmp_path: 
     assert copy.read_bytes() == other
     assert archive_of(tmp_path / "copy", "run_1").read_bytes() == archive_of(source, "run_1").read_bytes()
     assert report.copied == archive_of(source, "run_1").stat().st_size
+
+
+def test_between_object_stores_and_disks(source: Path, tmp_path: Path, s3_root: str) -> None:
+    to_s3 = stage_store(source, s3_root)
+    from_s3 = stage_store(s3_root, tmp_path / "copy")
+    assert to_s3.copied == from_s3.copied
+    assert_reads_equal(tmp_path / "copy", source, SAMPLES)
+    assert verify_store(s3_root).problems == []
+    assert stage_store(s3_root, tmp_path / "copy").copied == 0
+    assert stage_store(source, s3_root, check=True).copied == 0
+    stage_store(s3_root, tmp_path / "folders", layout="directory")
+    assert_reads_equal(tmp_path / "folders", source, SAMPLES)
+    stage_store(tmp_path / "folders", f"{s3_root}-folders", layout="packed", points="30%")
+    assert verify_store(f"{s3_root}-folders").problems == []
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("chunks", {"volume/velocity": [0, 0, 2**47, 15]}),
+        ("chunks", {"volume/velocity": [2**40, 4, 4, 15]}),
+        ("chunks", {"../escape": [0, 4, 4, 1]}),
+        ("chunks", {}),
+        ("objects", {"../../escape": [0, 4]}),
+        ("objects", {"_mesh/zarr.json": [-4, 4]}),
+        ("bytes", 2**60),
+        ("bytes", 1),
+    ],
+)
+@pytest.mark.parametrize("options", [{}, {"layout": "directory"}, {"fields": ["volume_velocity"]}], ids=str)
+def test_an_archive_that_lies_is_a_problem_of_its_sample(
+    source: Path, tmp_path: Path, key: str, value: Any, options: Any
+) -> None:
+    archive = archive_of(source, "run_2")
+    data = archive.read_bytes()
+    head = parse_head(data).head
+    document = json.loads(data[39:head])
+    document["attributes"]["zarr_core"]["packed"][key] = value
+    content = json.dumps(document, separators=(",", ":")).encode().ljust(head - 39)
+    assert len(content) == head - 39
+    archive.write_bytes(data[:14] + zlib.crc32(content).to_bytes(4, "little") + data[18:39] + content + data[head:])
+    report = stage_store(source, tmp_path / "copy", **options)
+    assert [sample.sample_id for sample in report.failed] == (["run_2"] if report.failed else [])
+    assert {path.name for path in tmp_path.iterdir()} == {"copy", "source_store"}
+    if not options:
+        assert report.failed or archive_of(tmp_path / "copy", "run_2").read_bytes() == archive.read_bytes()
+    assert verify_store(source).damaged == ["run_2"]

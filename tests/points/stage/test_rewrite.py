@@ -152,6 +152,7 @@ def test_meshes_are_carried_along_unless_points_are_left_out(place: Path, tmp_pa
     assert group_of(tmp_path / "back", "run_1").keys() == group_of(place / "store", "run_1").keys()
     stage_store(tmp_path / "copy", tmp_path / "thin", points="volume=1")
     assert not [name for name in group_of(tmp_path / "thin", "run_1") if "_mesh" in name]
+    assert verify_store(tmp_path / "thin").problems == []
 
 
 def test_each_point_of_a_thin_copy_is_drawn_equally_often(tmp_path: Path) -> None:
@@ -191,6 +192,8 @@ def test_samples_of_other_points_are_not_mixed(made: Path, tmp_path: Path) -> No
         stage_store(made / "packed_none", tmp_path / "copy", sample_ids=["run_2"])
     both = stage_store(made / "packed_none", tmp_path / "copy", sample_ids=["run_2"], points="10%")
     assert sorted(both.manifest.samples) == ["run_1", "run_2"]
+    more = stage_store(made / "packed_none", tmp_path / "copy", sample_ids=["run_1", "run_2"], points="volume=100")
+    assert {entry.domains["volume"].n_points for entry in more.manifest.samples.values()} == {112}
     whole = stage_store(made / "packed_none", tmp_path / "copy", sample_ids=["run_1", "run_2"])
     assert {entry.domains["volume"].n_points for entry in whole.manifest.samples.values()} == {230, 237}
     assert verify_store(tmp_path / "copy").problems == []
@@ -235,6 +238,22 @@ def test_a_thin_copy_reads_one_range_per_field(made: Path, memory_root: str, tmp
     stage_store(memory_root, tmp_path / "copy", points="volume=16,surface=16", sample_ids=["run_1"])
     assert len(ranges) == len({name for name, _ in ranges}) == 7
     assert sorted(size for _, size in ranges) == sorted(16 * width + 4 for width in (12, 2, 6, 12, 2, 6, 6))
+
+
+def test_some_fields_of_a_packed_sample_are_one_range(
+    made: Path, memory_root: str, tmp_path: Path, monkeypatch: Any
+) -> None:
+    stage_store(made / "packed_none", memory_root)
+    names, whole = [], Storage._read
+
+    def read(self: Storage, name: str, start: int | None = None, stop: int | None = None) -> bytes:
+        if self.root == memory_root and name.startswith("samples/"):
+            names.append(name)
+        return whole(self, name, start, stop)
+
+    monkeypatch.setattr(Storage, "_read", read)
+    stage_store(memory_root, tmp_path / "copy", fields=FIELDS, sample_ids=["run_1"])
+    assert len(names) == 2  # the head, and the chunks with what lies between them
 
 
 @pytest.mark.parametrize("options", [{"layout": "packed"}, {"points": "50%"}])

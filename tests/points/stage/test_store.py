@@ -23,6 +23,7 @@ from tests.helpers.small_source import KIND, write_source
 from tests.helpers.stores import assert_reads_equal, flip, objects, shards
 from zarr_core.datasets import ZarrPointDataset, build_dataset
 from zarr_core.errors import StoreError, UnknownFieldError, ZarrCoreError
+from zarr_core.info import main as info
 from zarr_core.loader import EpochBatchSampler, ResumableLoader
 from zarr_core.points.convert.conversion import convert
 from zarr_core.points.read.reader import ZarrChunkReader
@@ -413,3 +414,19 @@ def test_the_command_line(source: Path, tmp_path: Path, capsys: pytest.CaptureFi
     flip(source / load_manifest(str(source)).samples["run_3"].relpath / "surface/pressure/c/0/0")
     assert main([str(source), copy, "--fields", *FIELDS]) == 1
     assert "failed: run_3: samples/run_3/" in capsys.readouterr().out
+
+
+def test_a_thin_copy_by_the_command_line(source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    copy = str(tmp_path / "copy")
+    assert main([copy, "--source", str(source), "--points", "volume=20", "--layout", "packed"]) == 0
+    said = "points: volume=20 of each sample; the statistics are those of all points"
+    assert said in capsys.readouterr().out.splitlines()
+    assert info([copy]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert any(line.startswith("copy of") and line.endswith("points volume=20") for line in lines)
+    assert any("of all points of the source, of which this copy has volume=20" in line for line in lines)
+    assert any("volume: 32 to 32 per sample" in line for line in lines)
+    assert main([copy, "--source", str(source), "--points", "wake=20"]) == 1
+    assert "no domain 'wake'; domains are surface, volume" in capsys.readouterr().err
+    assert main([copy, "--source", str(source), "--layout", "zip"]) == 2
+    assert "--layout" in capsys.readouterr().err
