@@ -7,6 +7,7 @@ import re
 import shlex
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -257,6 +258,13 @@ def test_a_printed_command_runs(
     PRINTED[module](place, capsys)
 
 
+@cache
+def modules() -> dict[str, ast.Module]:
+    """Every module of the platform and the library, by its path."""
+    paths = [path for room in ROOMS for path in (PROJECT / room).rglob("*.py")]
+    return {path.relative_to(PROJECT).as_posix(): ast.parse(path.read_text()) for path in paths}
+
+
 def literals(tree: ast.AST) -> list[str]:
     """Texts of a module that are neither docstrings nor help of the command line."""
     skipped: set[ast.AST] = set()
@@ -278,8 +286,7 @@ def test_every_module_that_prints_a_command_is_tested() -> None:
     """Commands are made by ``shell``, so that they are quoted, and a test runs them."""
     verb = re.compile(rf"zarr-core ({'|'.join(VERBS)})\b")
     found, typed = set(), []
-    for path in (path for room in ROOMS for path in (PROJECT / room).rglob("*.py")):
-        name, tree = path.relative_to(PROJECT).as_posix(), ast.parse(path.read_text())
+    for name, tree in modules().items():
         typed += [f"{name}: {text}" for text in literals(tree) if verb.search(text)]
         if any(isinstance(node, ast.Name) and node.id == "shell" for node in ast.walk(tree)):
             found.add(name)
@@ -296,10 +303,10 @@ def test_options_that_an_error_names_are_taken(place: Path) -> None:
     (options,) = re.findall(r"use (--field-dtype \S+ --reconvert)", refused.reason)
     assert command.main([*line, *shlex.split(options)]) == 0
     known = {name for verb in VERBS for name in _options(command.app[verb])}
-    for path in (path for room in ROOMS for path in (PROJECT / room).rglob("*.py")):
-        for text in literals(ast.parse(path.read_text())):
+    for name, tree in modules().items():
+        for text in literals(tree):
             for option in re.findall(r"(?<![\w-])--[a-z-]*[a-z](?=[ ,:;)(=]|$)", text):
-                assert option in known | OTHERS, f"{path}: {text}"
+                assert option in known | OTHERS, f"{name}: {text}"
 
 
 def _options(app: Any) -> set[str]:
