@@ -12,6 +12,7 @@ import torch
 import zarr
 
 from zarr_core import write_sample
+from zarr_core.format.packed import parse_head
 from zarr_core.points.read.reader import ZarrChunkReader
 from zarr_core.points.store.head import load_manifest
 from zarr_core.points.verify.store import verify_store
@@ -54,6 +55,17 @@ def shards(root: Path) -> list[Path]:
     return sorted(path for path in (root / "samples").rglob("c/*/0"))
 
 
+def object_place(root: Path, sample_id: str, name: str) -> tuple[Path, int, int]:
+    """Where an object of a sample's group lies, in a folder or an archive: the file, its first byte, and its size."""
+    entry = load_manifest(root).samples[sample_id]
+    if not entry.head:
+        path = root / entry.relpath / name
+        return path, 0, path.stat().st_size
+    path = root / entry.relpath
+    start, size = parse_head(path.read_bytes()).entries[name]
+    return path, start, size
+
+
 def flip(path: Path, at: int = 10) -> None:
     """Change one bit of a file and not its size."""
     data = bytearray(path.read_bytes())
@@ -62,10 +74,10 @@ def flip(path: Path, at: int = 10) -> None:
 
 
 def damage(root: Path, sample_id: str) -> Path:
-    """Change one bit of the first shard of a sample's pressure on its surface; returns its path."""
-    shard = root / load_manifest(root).samples[sample_id].relpath / "surface" / "pressure" / "c" / "0" / "0"
-    flip(shard)
-    return shard
+    """Change one bit of the first chunk of a sample's pressure on its surface; returns the path of its file."""
+    path, start, _ = object_place(root, sample_id, "surface/pressure/c/0/0")
+    flip(path, start + 10)
+    return path
 
 
 def write_broken(source: Path, sample_id: str, filename: str, tensor: torch.Tensor) -> None:

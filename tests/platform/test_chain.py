@@ -75,6 +75,22 @@ def test_the_whole_chain(filled: Trial) -> None:
     assert filled.materialization("manifest").metadata["generation"].value == 1
 
 
+def test_a_packed_dataset_is_converted_and_passes_its_checks(filled: Trial) -> None:
+    packed = Trial(filled.dataset.model_copy(update={"layout": "packed"}), filled.instance)
+    assert packed.convert_all().success
+    refreshed = packed.run("refresh")
+    assert refreshed.success
+    manifest = load_manifest(packed.dataset.store)
+    assert sorted(manifest.samples) == ["run_1", "run_2", "run_4"]
+    assert all(entry.head and entry.relpath.endswith(".zip") for entry in manifest.samples.values())
+    passed = {name: evaluation.passed for name, evaluation in check_results(refreshed).items()}
+    assert {name for name, ok in passed.items() if not ok} == {"split_ids_present"}
+    assert {"equivalence", "checksums", "settings", "samples_complete"} <= set(passed)
+    assert (
+        packed.materialization("zarr_samples", "run_4").metadata["bytes_out"].value == manifest.samples["run_4"].bytes
+    )
+
+
 @pytest.mark.usefixtures("nothing_measured")
 def test_running_it_again_commits_nothing(filled: Trial) -> None:
     (filled.source / "run_2" / "params.json").write_text('{"angle": NaN}')

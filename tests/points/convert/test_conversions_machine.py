@@ -39,6 +39,9 @@ SETTINGS: list[dict[str, Any]] = [
     {"field_dtypes": {"surface_temperature": "default"}},
     {"chunk_points": 8},
     {"codec": "zstd:1"},
+    {"layout": "packed"},
+    {"layout": "packed"},
+    {"layout": "directory"},
 ]
 ONLY = st.sampled_from([None, *SAMPLES])
 STEPS = {
@@ -193,7 +196,8 @@ class Machine:
             return
         stored = objects(self.source.store)
         assert [name for name, data in self.kept.items() if stored.get(name) != data] == []
-        named = tuple(f"{entry.relpath}/" for entry in load_manifest(self.source.store).samples.values())
+        entries = load_manifest(self.source.store).samples.values()
+        named = tuple(entry.relpath if entry.head else f"{entry.relpath}/" for entry in entries)
         refusals = f"/{QUARANTINE}"
         self.kept |= {n: data for n, data in stored.items() if n.startswith(named) and not n.endswith(refusals)}
         reader = self.source.reader()
