@@ -53,11 +53,12 @@ class Requests:
 
     def _count(self, root: str, operation: str, real: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         def counted(storage: Storage, name: str, *arguments: Any, **options: Any) -> Any:
-            result = real(storage, name, *arguments, **options)
-            if storage.root == root and name.startswith("samples/"):
+            is_counted = storage.root == root and name.startswith("samples/")
+            if is_counted:
                 self.counts[operation.strip("_")] += 1
-                if operation == "_read":
-                    self.sizes.append(len(result))
+            result = real(storage, name, *arguments, **options)
+            if is_counted and operation == "_read":
+                self.sizes.append(len(result))
             return result
 
         monkeypatch.setattr(Storage, operation, counted)

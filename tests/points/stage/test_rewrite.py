@@ -199,6 +199,16 @@ def test_samples_of_other_points_are_not_mixed(made: Path, tmp_path: Path) -> No
     assert verify_store(tmp_path / "copy").problems == []
 
 
+def test_a_copy_on_its_way_to_other_points_names_no_sample_with_the_former_ones(made: Path, tmp_path: Path) -> None:
+    shutil.copytree(made / "packed_none", tmp_path / "store")
+    stage_store(tmp_path / "store", tmp_path / "copy", points="volume=16")
+    archive = tmp_path / "store" / load_manifest(tmp_path / "store").samples["run_2"].relpath
+    flip(archive, parse_head(archive.read_bytes()).entries["volume/velocity/c/3/0"].start)
+    assert [sample.sample_id for sample in stage_store(tmp_path / "store", tmp_path / "copy").failed] == ["run_2"]
+    assert sorted(load_manifest(tmp_path / "copy").samples) == ["run_1", "run_3"]
+    assert verify_store(tmp_path / "copy", source=str(made / "source")).problems == []
+
+
 def test_a_copy_may_have_both_layouts(made: Path, tmp_path: Path) -> None:
     stage_store(made / "directory_none", tmp_path / "copy", sample_ids=["run_1"], layout="packed")
     report = stage_store(made / "directory_none", tmp_path / "copy", sample_ids=["run_2"])
