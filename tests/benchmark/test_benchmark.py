@@ -56,6 +56,19 @@ def test_report_json_equals_the_returned_report(place: Path, report: dict[str, A
     assert json.loads((place / "report" / "report.json").read_text()) == report
 
 
+def test_the_fields_of_an_archive_are_counted_together(tmp_path: Path) -> None:
+    source, store = tmp_path / "source", tmp_path / "store"
+    write_source(source, surface=200, volume=600)
+    convert(KIND, store, source_url=str(source), chunk_points=32, codec="none", layout="packed")
+    counts = {"num_surface_points": N_SURFACE, "num_volume_points": N_VOLUME}
+    reads = run_benchmark(str(source), str(store), tmp_path / "report", repeats=1, **counts)["reads"]
+    together = reads["fields"].pop("all fields")
+    for way in ("full", "drawn"):
+        assert together[way] == reads["total"][way]
+        assert together[way]["bytes"] > 0
+        assert all(field[way]["bytes"] == 0 for field in reads["fields"].values())
+
+
 def test_bytes_and_requests_are_those_of_the_counting_objects(place: Path, report: dict[str, Any]) -> None:
     reads = report["reads"]
     ids = list(load_manifest(str(place / "store")).samples)

@@ -101,8 +101,11 @@ def count_reads(
             for epoch in range(1, repeats + 1):
                 count.reset()
                 sample.read(reader, way, num_points, epoch)
-                relpath = reader.manifest.samples[sample.sample_id].relpath
-                paths = {f"{relpath}/{reader.manifest.fields[field].array_name}/c/": field for field in sample.fields}
+                entry = reader.manifest.samples[sample.sample_id]
+                columns = reader.manifest.fields
+                paths = {f"{entry.relpath}/{columns[field].array_name}/c/": field for field in sample.fields}
+                if entry.head:  # one request may hold several fields
+                    paths = {entry.relpath: "all fields"}
                 for key, (requests, size) in count.by_key.items():
                     field = next((field for path, field in paths.items() if key.startswith(path)), "metadata")
                     fields[field][way] += np.array([size, requests]) / repeats
