@@ -95,6 +95,7 @@ def test_no_sample_is_converted_again_and_new_ones_get_the_layout(place: Path) -
     settings = current_settings(manifest)
     assert settings is not None
     assert settings.layout == "packed"
+    assert manifest.quarantine["run_4"].settings == settings.digest
     write_source(place / "source", ("run_5",))
     report = convert_again(place)
     assert {sample for sample, status in statuses(report).items() if status == "converted"} == {"run_5"}
