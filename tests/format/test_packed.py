@@ -274,6 +274,12 @@ def test_a_record_of_another_form_is_refused(changes: dict[str, Any]) -> None:
         group.size, group.entries  # noqa: B018
 
 
+@pytest.mark.parametrize("places", [[0, 9, 10, 2], [0, 0, 1, 2]])
+def test_chunks_of_an_array_that_overlap_are_refused(places: list[int]) -> None:
+    with pytest.raises(DocumentError, match="overlap"):
+        with_record(chunks={"surface/position": places}).chunks_of("surface/position", 2)
+
+
 def test_a_claim_of_millions_of_chunks_takes_no_memory() -> None:
     """They would not fit in the archive."""
     group = with_record(bytes=1 << 40, chunks={"surface/position": [0, 1, 1, 1 << 22]})

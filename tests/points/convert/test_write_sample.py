@@ -130,9 +130,9 @@ def test_a_misfit_is_refused_with_the_reason(tmp_path: Path, change: dict[str, A
     assert verify_store(str(tmp_path), deep=True).ok
 
 
-def test_a_refused_sample_creates_no_store(tmp_path: Path) -> None:
+def test_a_refused_sample_creates_no_store(tmp_path: Path, layout: str) -> None:
     with pytest.raises(SampleError, match="values are NaN"):
-        write_sample(tmp_path / "store", "a", arrays() | {"surface_pressure": np.full(50, np.nan)})
+        write_sample(tmp_path / "store", "a", arrays() | {"surface_pressure": np.full(50, np.nan)}, layout=layout)
     assert objects(tmp_path / "store") == {}
 
 
