@@ -63,7 +63,8 @@ class Rows(Window):
             np.save(folder / sample / f"{field}.npy", scattered)
 
     def _arrays(self, sample: str) -> Mapping[str, np.ndarray]:
-        return {**super()._arrays(sample), "order": self._array(sample, "order")}
+        order = np.load(self._files.open(f"{sample}/order.npy"), mmap_mode="r")
+        return {**super()._arrays(sample), "order": order}
 
     def read(self, sample: str, epoch: int) -> dict[str, np.ndarray]:
         """Gather the rows."""
