@@ -203,7 +203,7 @@ def test_a_terminated_conversion_ends_as_canceled_and_keeps_what_it_converted(
     shown = ui.partitions(SAMPLES)
     assert {*new} & {*shown["materialized"]} == others
     assert (shown["unmaterialized"], shown["failed"], shown["materializing"]) == (["run_12"], [], [])
-    reason = "samples changed or arrived at the source and their conversion was cancelled: run_12"
+    reason = "sample changed or arrived at the source and their conversion was cancelled: run_12"
     deployment.wait(
         "the alert", lambda: f"check source_converted of ahmed_rans/manifest warns: 1 {reason}" in deployment.logged()
     )
@@ -322,8 +322,8 @@ def test_changed_samples_of_a_cancelled_backfill_are_named_until_they_are_conver
         evaluated(deployment, instance)
         ui.cancel_all(instance)
         deployment.wait("the end of all runs", lambda: not open_work(instance))
-    cancelled = "samples changed or arrived at the source and their conversion was cancelled"
-    stale = f"4 {cancelled}: run_11, run_12, run_13, run_14. The store keeps what it had of them"
+    cancelled = "changed or arrived at the source and their conversion was cancelled"
+    stale = f"4 samples {cancelled}: run_11, run_12, run_13, run_14. The store keeps what it had of them"
     deployment.wait(
         "the alert", lambda: f"check source_converted of ahmed_rans/manifest warns: {stale}" in deployment.logged()
     )
@@ -331,7 +331,7 @@ def test_changed_samples_of_a_cancelled_backfill_are_named_until_they_are_conver
 
     ui.materialize(SAMPLES, ["run_11", "run_13", "run_14"], {})
     check = dg.AssetCheckKey(MANIFEST, "source_converted")
-    left = f"1 {cancelled}: run_12"
+    left = f"1 sample {cancelled}: run_12"
     deployment.wait("the check", lambda: left in str((found := latest_check(instance, check)) and found.description))
 
 

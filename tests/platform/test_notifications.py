@@ -102,7 +102,7 @@ def test_a_tick_looks_only_at_the_samples_that_messages_name(bucket: Bucket) -> 
         assert bucket.looked == ["run_1"]
         assert registered(bucket) == samples
     assert observed(result) == ["run_1"]
-    assert "1 complete notified samples, 1 new (run_1)" in str(result.skip_reason)
+    assert "1 complete notified sample, 1 new (run_1)" in str(result.skip_reason)
     assert bucket.messages() == 0
 
     bucket.upload(2, files=slice(-1))
