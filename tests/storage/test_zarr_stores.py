@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import zarr
@@ -14,3 +16,9 @@ def test_a_store_is_read_only_unless_it_is_opened_for_writing(any_root: str) -> 
         zarr.create_array(make_store(any_root), name="a", data=np.arange(5))
     zarr.create_array(make_store(any_root, read_only=False), name="a", data=np.arange(5))
     assert zarr.open_array(make_store(any_root), path="a", mode="r")[:].tolist() == [0, 1, 2, 3, 4]
+
+
+def test_a_folder_whose_name_ends_like_an_archive_is_a_folder(tmp_path: Path) -> None:
+    place = tmp_path / "store.zip"
+    zarr.create_array(make_store(place, read_only=False), name="a", data=np.arange(3))
+    assert zarr.open_array(make_store(place), path="a", mode="r")[...].tolist() == [0, 1, 2]

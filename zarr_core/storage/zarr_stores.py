@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 from typing import Any
 
 import zarr_core._util.numcodecs  # noqa: F401  # before zarr
@@ -16,6 +17,7 @@ from zarr.abc.store import Store
 from zarr.storage import FsspecStore, LocalStore, ObjectStore, ZipStore
 
 from zarr_core.format.packed import SUFFIX
+from zarr_core.storage.archives import is_archive
 from zarr_core.storage.backends.obstore import ObstoreBackend
 from zarr_core.storage.clients import open_backend
 from zarr_core.storage.filesystems import filesystem_options
@@ -24,6 +26,8 @@ from zarr_core.storage.storage import Storage
 
 # Attempts per request by the client itself, because zarr-python does not retry. s3fs squares them when it reads a body.
 _ATTEMPTS = 4
+# Ends the URL of the archive of a packed sample. Other folders may end in ".zip".
+_ARCHIVE = re.compile(rf"/[0-9a-f]{{16}}{re.escape(SUFFIX)}$")
 # Bytes that are fetched together from archives, whose headers and directories are read piece by piece.
 _READ_AHEAD = 1 << 16
 
@@ -40,7 +44,7 @@ def make_store(root: str | os.PathLike[str], *, read_only: bool = True, client: 
             None, :mod:`zarr_core.storage.clients` chooses one.
     """
     url = absolute(root)
-    if url.endswith(SUFFIX):
+    if _ARCHIVE.search(url):
         return _open_archive(url, client)
     if is_local(url):
         return LocalStore(Storage(url).location, read_only=read_only)
@@ -56,7 +60,7 @@ def make_store(root: str | os.PathLike[str], *, read_only: bool = True, client: 
 
 def group_place(root: str, relpath: str) -> tuple[str, str]:
     """Where :func:`make_store` finds a group below a store's root, and the path of the group there."""
-    if relpath.endswith(SUFFIX):
+    if is_archive(relpath):
         return f"{root.rstrip('/')}/{relpath}", ""
     return root, relpath
 

@@ -37,6 +37,18 @@ def test_a_second_conversion_takes_the_settings_of_the_store(source: Source) -> 
     assert batch["surface_temperature"].min() == 1e5
 
 
+def test_shards_of_packed_samples_are_refused(source: Source) -> None:
+    source.write("s1")
+    with pytest.raises(SourceError, match="packed samples have no shards; leave it out"):
+        source.convert(layout="packed", shard_points=64)
+    source.convert(shard_points=64)
+    assert source.convert(layout="packed", reconvert=True).ok, "shards of the store are no obstacle"
+    source.write("s2")
+    with pytest.raises(SourceError, match="packed samples have no shards"):
+        source.convert(shard_points=64)
+    assert source.convert().ok
+
+
 @pytest.mark.parametrize(
     ("changed", "named"),
     [

@@ -39,12 +39,18 @@ def choose_settings(
     """
     recorded = None if manifest is None else _settings_of(storage, manifest, given, reconvert)
     if manifest is None or recorded is None:
-        return ConversionSettings(**given)
+        return _without_shards(ConversionSettings(**given), given)
     dtypes = given.get("field_dtypes", {})
     check_mapping("field_dtypes", dtypes, FIELD_DTYPES_EXAMPLE)
     chosen = replace(recorded, **{**given, "field_dtypes": {**recorded.field_dtypes, **dtypes}})
     if manifest.samples and not reconvert:
         check_agreement(storage, recorded, chosen)
+    return _without_shards(chosen, given)
+
+
+def _without_shards(chosen: ConversionSettings, given: Mapping[str, Any]) -> ConversionSettings:
+    if chosen.is_packed and given.get("shard_points") is not None:
+        raise SourceError("shard_points is for the layout 'directory': packed samples have no shards; leave it out")
     return chosen
 
 
