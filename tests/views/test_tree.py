@@ -38,7 +38,9 @@ def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
             "volume_position": rng.random((m, 3)),
             "volume_velocity": rng.random((m, 3)),
         }
-        settings = {} if number else {"chunk_points": 8, "shard_points": 16, "layout": request.param}
+        settings = {} if number else {"chunk_points": 8, "layout": request.param}
+        if settings and request.param == "directory":
+            settings["shard_points"] = 16
         split = "train" if number < 2 else "test"
         write_sample(root, sample_id, arrays, split=split, parameters={"speed": 30.5 + number}, **settings)
     return root
