@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 
 from tests.helpers.loading import opened
 from zarr_core.datasets import ZarrPointDataset, build_dataset
-from zarr_core.loader import EpochBatchSampler, ZarrIterableDataset
+from zarr_core.loader import EpochBatchSampler, ResumableLoader, ZarrIterableDataset
 
 POINTS = 5_000
 DRAWN = 50
@@ -213,3 +214,54 @@ def test_batches_of_a_subclass_are_made_of_the_items_that_it_returns(store: Path
     expected = torch.stack([dataset[index]["volume_position"] for index in range(len(dataset))])
     assert torch.equal(batch["volume_position"], expected)
     assert ("label" in batch) is (kind is not Doubled)
+
+
+@pytest.mark.parametrize("kind", [DataLoader, ResumableLoader, StatefulDataLoader])
+@pytest.mark.parametrize("wrapped", [lambda dataset: dataset, lambda dataset: Subset(dataset, range(3))])
+def test_each_repetition_of_a_sample_in_an_epoch_has_other_points(store: Path, kind: Any, wrapped: Any) -> None:
+    dataset = wrapped(opened(store, with_index=True, split="train[:3]"))
+    with pytest.warns(UserWarning, match="batch_size=8 is more than the 3 samples.*batch_size <= 3"):
+        sampler = EpochBatchSampler.of(dataset, 8)
+    loader = kind(dataset, batch_sampler=sampler)
+    epochs = []
+    for _ in range(2):
+        (batch,) = loader
+        drawn: dict[int, list[Any]] = {}
+        for index, points in zip(batch["index"].tolist(), rows(batch).tolist(), strict=True):
+            drawn.setdefault(index, []).append(points)
+        assert sorted(map(len, drawn.values())) == [2, 3, 3]
+        assert all(len(set(map(tuple, draws))) == len(draws) for draws in drawn.values())
+        epochs.append(drawn)
+    plain = opened(store)
+    for epoch, drawn in enumerate(epochs):
+        plain.set_epoch(epoch)
+        for index, draws in drawn.items():
+            assert plain[index]["volume_position"][:, 0].tolist() == draws[0], "first occurrences draw as ever"
+
+
+def test_a_sample_that_a_subset_repeats_has_other_points_each_time(store: Path) -> None:
+    dataset = opened(store)
+    weighted = Subset(dataset, [0, 0, 1, 0])
+    taken: dict[int, list[Any]] = {}
+    sampler = EpochBatchSampler.of(weighted, 1)
+    for (index,) in sampler:
+        taken.setdefault(weighted.indices[index], []).append(weighted[index]["volume_position"][:, 0].tolist())
+    assert weighted.indices == [0, 0, 1, 0]
+    assert len(set(map(tuple, taken[0]))) == 3
+    assert sampler.fingerprint == EpochBatchSampler.of(Subset(dataset, [0, 0, 1, 0]), 1).fingerprint
+
+
+def test_equal_draws_in_a_batch_are_named(store: Path) -> None:
+    dataset = opened(store)
+    repeated = DataLoader(Subset(dataset, [0, 0]), 2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        first, second = rows(next(iter(repeated))).tolist()
+        assert first != second, "without an epoch, each access draws"
+        whole = opened(store, num_volume_points=None)
+        whole.set_epoch(0)
+        next(iter(DataLoader(Subset(whole, [0, 0]), 2)))
+    dataset.set_epoch(0)
+    with pytest.warns(UserWarning, match=r"a batch repeats a sample with the same points.*EpochBatchSampler.of"):
+        first, second = rows(next(iter(repeated))).tolist()
+    assert first == second

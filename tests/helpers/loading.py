@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch.utils.data import TensorDataset
 
+from zarr_core._util.repeated import Repeated
 from zarr_core.datasets import ZarrPointDataset, ZarrPointDatasetConfig
 from zarr_core.loader import Permutation
 
@@ -39,6 +40,9 @@ def plan(store: Path, epochs: int, batch_size: int = 4) -> list[list[list[Any]]]
     for epoch in range(epochs):
         dataset.set_epoch(epoch)
         order = Permutation(SAMPLES, seed=5, epoch=epoch)(np.arange(12) % SAMPLES).tolist()
-        items = [dataset[index]["volume_position"][:, :2].tolist() for index in order]
+        items = []
+        for place, index in enumerate(order):
+            item = dataset[Repeated(index, place // SAMPLES)]
+            items.append(item["volume_position"][:, :2].tolist())
         planned.append([items[start : start + batch_size] for start in range(0, 12, batch_size)])
     return planned

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from zarr_core._util import reused_memory
 from zarr_core._util.redaction import redact
+from zarr_core._util.repeated import repetition_of
 from zarr_core._util.shared_epoch import SharedEpoch
 from zarr_core.datasets import config as configs
 from zarr_core.datasets.batch import Batch, BatchDataset, BatchItem
@@ -130,7 +131,7 @@ class ZarrPointDataset(BatchDataset):
 
     def __getitem__(self, index: int) -> dict[str, Tensor]:
         place = range(len(self))[index]
-        sample = self._draws(place)
+        sample = self._draws(place, repetition_of(index))
         (stored,) = self.reader.read_items([sample])
         return self._item(place, sample, stored)
 
@@ -143,7 +144,10 @@ class ZarrPointDataset(BatchDataset):
         places = [range(len(self))[index] for index in indices]
         if not places:
             return Batch([], None)
-        draws = [self._draws(place) for place in places]
+        repetitions = [repetition_of(index) for index in indices]
+        if len(set(zip(places, repetitions, strict=True))) < len(places):
+            self._warn_of_equal_draws()
+        draws = list(map(self._draws, places, repetitions))
         stored = self.reader.read_batch(draws)
         if stored is None:
             items = zip(places, draws, self.reader.read_items(draws), strict=True)
@@ -210,14 +214,24 @@ class ZarrPointDataset(BatchDataset):
         warnings.warn(f"{reason} and are skipped", stacklevel=3)
         return kept
 
-    def _draws(self, index: int) -> SampleDraws:
-        """The points of an item."""
+    def _draws(self, index: int, repetition: int) -> SampleDraws:
+        """The points of an item, which occurred ``repetition`` times in the epoch before."""
         sample_id = self.sample_ids[index]
         seed, epoch = self.config.sampling_seed, self.epoch
-        draw: dict[str, Any] = {"seed": seed, "epoch": epoch}
+        draw: dict[str, Any] = {"seed": seed, "epoch": epoch, "repetition": repetition}
         if seed is None or epoch is None:
             draw = {"generator": torch.default_generator}
         return self.reader.draws(self._selection, sample_id, **draw)
+
+    def _warn_of_equal_draws(self) -> None:
+        """Warn that a batch repeats a sample, if both are the same points."""
+        determined = self.epoch is not None and self.config.sampling_seed is not None
+        if determined and any(self._selection.num_points.values()):
+            warnings.warn(
+                "a batch repeats a sample with the same points, which seed, epoch and sample id determine. With "
+                "EpochBatchSampler.of(dataset, ...), each repetition has other points",
+                stacklevel=3,
+            )
 
     @property
     def fingerprint(self) -> str:

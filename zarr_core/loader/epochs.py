@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from torch.utils.data import Dataset, Subset
 
+from zarr_core._util.repeated import CountedIndices
 from zarr_core.errors import ZarrCoreError
 
 
@@ -69,6 +70,20 @@ def fingerprint_of(dataset: Any) -> str:
         indices = np.asarray(dataset.indices, dtype=np.int64)
         parts.append(f"subset {hashlib.blake2b(indices.tobytes(), digest_size=8).hexdigest()}")
     return " + ".join(parts)
+
+
+def count_repetitions(dataset: Any) -> None:
+    """Make the subsets within a dataset pass on which repetition of a sample an index is.
+
+    The indices of a subset are replaced by an equal list. Else a sample that the subset has twice, or that a sampler
+    repeats, would have the same points each time.
+    """
+    waiting = [dataset]
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, Subset) and not isinstance(one.indices, CountedIndices):
+            one.indices = CountedIndices(one.indices)
+        waiting += _wrapped(one)
 
 
 def _with_epoch(dataset: Any, within: Callable[[Any], Iterable[Any]]) -> list[Any]:

@@ -7,15 +7,18 @@ batch. So the position in an epoch is one number, the same on all ranks, and any
 from __future__ import annotations
 
 import reprlib
+import warnings
 from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
 from typing import Any
 
 import numpy as np
 from torch.utils.data import Sampler
 
 from zarr_core._util.arguments import INT64, whole_number
+from zarr_core._util.repeated import Repeated
 from zarr_core.errors import ZarrCoreError
-from zarr_core.loader.epochs import DatasetEpochs, epoch_setter, fingerprint_of
+from zarr_core.loader.epochs import DatasetEpochs, count_repetitions, epoch_setter, fingerprint_of
 from zarr_core.loader.permutation import Permutation
 from zarr_core.loader.ranks import check_divided_once, rank_and_world
 
@@ -33,7 +36,8 @@ class EpochBatchSampler(Sampler[list[int]]):
     order. Rank r of w takes the r-th of w equal parts. Every rank gets the same number of batches. If ``batch_size``
     does not divide ``dataset_size``:
 
-    * by default the last batch is completed with the first samples of the same epoch, which then occur twice;
+    * by default the last batch is completed with the first samples of the same epoch, which then occur twice, with
+      other points (:class:`zarr_core._util.repeated.Repeated`);
     * with ``drop_last=True`` the incomplete batch is dropped (different samples in different epochs);
     * with ``evaluation=True`` every sample occurs exactly once, in as few batches as possible. Batch sizes differ by at
       most one, and so do the parts of the ranks: weight averages by the number of samples.
@@ -93,6 +97,12 @@ class EpochBatchSampler(Sampler[list[int]]):
             raise ZarrCoreError(
                 f"drop_last=True drops all {dataset_size} samples; use batch_size <= {dataset_size}, not {batch_size}"
             )
+        if not evaluation and dataset_size < batch_size:
+            warnings.warn(
+                f"batch_size={batch_size} is more than the {dataset_size} samples: each batch repeats samples, with "
+                f"other points. Use batch_size <= {dataset_size}, or evaluation=True for each sample once",
+                stacklevel=2,
+            )
         if on_epoch is not None and not callable(on_epoch):
             raise ZarrCoreError(f"on_epoch must be a function, not {reprlib.repr(on_epoch)}")
         if not callable(replica):
@@ -130,6 +140,7 @@ class EpochBatchSampler(Sampler[list[int]]):
         if not hasattr(dataset, "__len__"):
             raise ZarrCoreError(f"dataset must be a map-style dataset with a length, not {reprlib.repr(dataset)}")
         settings.setdefault("fingerprint", fingerprint_of(dataset))
+        count_repetitions(dataset)
         if "on_epoch" not in settings:
             settings["on_epoch"] = epoch_setter(dataset)
         return cls(len(dataset), batch_size, **settings)
@@ -353,11 +364,15 @@ class Shares:
         parts = [np.arange(*sampler.places(batch, self._rank, self._world)) for batch in batches]
         if not parts:
             return []
-        indices = np.concatenate(parts) % sampler.dataset_size
+        places = np.concatenate(parts)
+        indices = places % sampler.dataset_size
         if sampler.shuffle:
             indices = self._order(indices)
-        cuts = np.cumsum([len(part) for part in parts])[:-1]
-        return [part.tolist() for part in np.split(indices, cuts)]
+        chosen: list[int] = indices.tolist()
+        for place in np.flatnonzero(places >= sampler.dataset_size):
+            chosen[place] = Repeated(chosen[place], int(places[place]) // sampler.dataset_size)
+        taken = iter(chosen)
+        return [list(islice(taken, len(part))) for part in parts]
 
 
 def _numbers(state: Any) -> tuple[int, int, int]:

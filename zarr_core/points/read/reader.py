@@ -251,6 +251,7 @@ class ZarrChunkReader:
         *,
         seed: int = 0,
         epoch: int = 0,
+        repetition: int = 0,
         generator: Generator | None = None,
     ) -> SampleDraws:
         """Draw the points of a sample, for :meth:`read_batch`.
@@ -258,6 +259,7 @@ class ZarrChunkReader:
         Args:
             selection: from :meth:`selection`.
             sample_id, seed, epoch, generator: as for :meth:`read_sample`.
+            repetition: how often the sample was drawn in this epoch before. Each time has independent draws.
         """
         entry = self._entry(sample_id)
         columns = selection.columns(self.manifest, self._url, sample_id)
@@ -268,8 +270,9 @@ class ZarrChunkReader:
             grid = entry.domains[domain]
             wanted = min(selection.num_points.get(stream) or grid.n_points, grid.n_points)
             counts.append(wanted)
+            drawn = f"{repetition}.{stream}" if repetition else stream  # the name of no domain contains a "."
             draws[stream] = draw_points(
-                grid.n_points, grid.chunk_points, wanted, seed, epoch, sample_id, stream, generator
+                grid.n_points, grid.chunk_points, wanted, seed, epoch, sample_id, drawn, generator
             )
         return SampleDraws(sample_id, entry, columns, draws, counts)
 

@@ -1,0 +1,65 @@
+"""Indices of samples that occur several times in an epoch."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any, SupportsIndex
+
+
+class Repeated(int):
+    """An index that occurred in the epoch before.
+
+    A sampler yields it, and a dataset draws other points for it: those of its ``repetition``. It is the same integer
+    everywhere else. A number is subtracted from it, as ``ConcatDataset`` does, without losing the repetition.
+
+    Attributes:
+        repetition: number of earlier occurrences in the epoch.
+    """
+
+    repetition: int
+
+    def __new__(cls, index: int, repetition: int = 0) -> Repeated:
+        repeated = super().__new__(cls, index)
+        repeated.repetition = repetition
+        return repeated
+
+    def __sub__(self, other: int) -> Repeated:
+        return Repeated(int(self) - other, self.repetition)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Repeated, (int(self), self.repetition)
+
+
+def repetition_of(index: Any) -> int:
+    """How often an index occurred in the epoch before; 0 for a plain integer."""
+    return index.repetition if type(index) is Repeated else 0
+
+
+class CountedIndices(list[int]):
+    """Indices of a ``Subset``, which may have some of them several times.
+
+    The later ones are repetitions, and so are those of a place of the subset that a sampler repeats.
+    """
+
+    def __init__(self, indices: Iterable[int]) -> None:
+        super().__init__(map(int, indices))
+        # Of the indices that occur several times, and of their later places.
+        self._times: dict[int, int] = {}
+        self._earlier: dict[int, int] = {}
+        if len(set(self)) == len(self):
+            return
+        seen: Counter[int] = Counter()
+        for place, index in enumerate(self):
+            if seen[index]:
+                self._earlier[place] = seen[index]
+            seen[index] += 1
+        self._times = {index: times for index, times in seen.items() if times > 1}
+
+    def __getitem__(self, place: SupportsIndex | slice) -> Any:
+        if isinstance(place, slice):
+            return super().__getitem__(place)
+        index = super().__getitem__(place)
+        times = self._times.get(index, 1)
+        repetition = repetition_of(place) * times + self._earlier.get(range(len(self))[place], 0)
+        return Repeated(index, repetition) if repetition else index
