@@ -37,6 +37,7 @@ _HOMES = {
     "ZarrPointDataset": "zarr_core.datasets",
     "ZarrPointDatasetConfig": "zarr_core.datasets",
     "MatrixDataset": "zarr_core.datasets",
+    "Normalizers": "zarr_core.datasets",
     "m_values": "zarr_core.datasets",
     "EpochBatchSampler": "zarr_core.loader",
     "ResumableLoader": "zarr_core.loader",

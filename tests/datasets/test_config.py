@@ -29,7 +29,7 @@ from zarr_core.errors import ZarrCoreError
         ({"generation": True}, "generation"),
         ({"num_surface_points": True}, "num_surface_points"),
         ({"sampling_seed": False}, "sampling_seed"),
-        ({"normalizers": {"surface_pressure": "min_max"}}, "min_max"),
+        ({"normalizers": {"surface_pressure": "minmax"}}, "min_max"),
         ({"normalizers": {"surface_pressure": "position"}}, "applies to positions only"),
         ({"normalizers": {"surface_position": {"kind": "position", "scale": 0}}}, "scale"),
         ({"normalizers": {"surface_pressure": {"kind": "mean_std", "scale": 2}}}, "scale"),

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import pickle
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,13 @@ import torch
 from tests.helpers.drivaernet_store import CHUNK, IDS, NORMALIZERS, drivaernet
 from tests.helpers.published_store import make_samples, write_published_store
 from tests.helpers.small_source import KIND, write_source
-from zarr_core.datasets import ZarrPointDataset, ZarrPointDatasetConfig, build_dataset, load_normalizers
+from zarr_core.datasets import (
+    Normalizers,
+    ZarrPointDataset,
+    ZarrPointDatasetConfig,
+    build_dataset,
+    load_normalizers,
+)
 from zarr_core.errors import UnknownFieldError, ZarrCoreError
 from zarr_core.points.convert.conversion import convert
 from zarr_core.points.read.reader import ZarrChunkReader
@@ -223,6 +231,65 @@ def test_saved_normalizers_outlive_the_statistics_and_the_store(store: Path) -> 
         load_normalizers({"surface_pressure": "mean_std"})
 
 
+def test_normalizers_travel_without_a_store(store: Path) -> None:
+    settings: dict[str, Any] = {"num_surface_points": 16, "num_geometry_points": 8, "fields": None}
+    settings["normalizers"] = {"surface_position": "position", "surface_pressure": "logscale_mean_std"}
+    dataset, stored = normalized(store, **settings), normalized(store, dtype="stored", **settings)
+    dataset.set_epoch(0)
+    stored.set_epoch(0)
+    saved = json.loads(json.dumps(Normalizers(dataset.normalizers).state_dict()))
+    assert saved == dataset.normalizers
+    normalizers = Normalizers()
+    normalizers.load_state_dict(saved)
+    assert pickle.loads(pickle.dumps(normalizers)) == normalizers == load_normalizers(saved) == Normalizers(saved)
+
+    batch = {**stored[0], "sample_id": "run_1", "index": torch.tensor(0)}
+    scaled = normalizers.normalize(batch)
+    assert (scaled.pop("sample_id"), scaled.pop("index")) == ("run_1", batch["index"])
+    assert scaled.keys() == dataset[0].keys()
+    for field, values in dataset[0].items():
+        assert torch.equal(scaled[field], values)
+    with pytest.raises(ZarrCoreError, match="normalized already"):
+        normalizers.normalize(scaled)
+    physical = normalizers.inverse(scaled)
+    for field, values in physical.items():
+        torch.testing.assert_close(values, batch[field].float(), rtol=1e-4, atol=1e-4)
+    for dtype, result in ((torch.bfloat16, torch.float32), (torch.float16, torch.float32), (torch.float64,) * 2):
+        given = {"surface_pressure": torch.zeros(5, dtype=dtype), "other": torch.zeros(2, dtype=dtype)}
+        assert normalizers.inverse(given)["surface_pressure"].dtype == result
+        assert normalizers.inverse(given)["other"].dtype == dtype
+        assert normalizers.normalize(given)["surface_pressure"].dtype == torch.float32
+    on_meta = normalizers.inverse({"surface_position": torch.zeros(2, 3, device="meta")})
+    assert on_meta["surface_position"].device.type == "meta"
+    with pytest.raises(ZarrCoreError, match=r"surface_position: values of shape \(5,\) need 3 components"):
+        normalizers.normalize({"surface_position": torch.zeros(5)})
+    with pytest.raises(ZarrCoreError, match="not a saved dataset.normalizers"):
+        normalizers.load_state_dict({"surface_pressure": {"kind": "fixed"}})
+    assert normalizers == Normalizers(saved)
+
+
+def test_min_max_maps_each_component_to_0_to_1(store: Path) -> None:
+    fields = ["surface_position", "surface_pressure"]
+    dataset = normalized(store, split="train", fields=fields, normalizers=dict.fromkeys(fields, "min_max"))
+    for field in fields:
+        values = torch.cat([item[field].reshape(len(item[field]), -1) for item in dataset])
+        torch.testing.assert_close(values.amin(0), torch.zeros(values.shape[1]), atol=1e-6, rtol=0)
+        torch.testing.assert_close(values.amax(0), torch.ones(values.shape[1]), atol=1e-6, rtol=0)
+
+
+def test_statistics_of_a_file_are_shared_by_stores(store: Path, tmp_path: Path) -> None:
+    shared = f"{store}/statistics/00000001/train.yaml"
+    first = normalized(store, generation=1)
+    assert normalized(store, statistics=shared).normalizers == first.normalizers
+    assert normalized(store).normalizers != first.normalizers
+    assert normalized(store, statistics=shared, normalizers={}).normalizers == {}
+    with pytest.raises(ZarrCoreError, match=r"there is no file .*none\.yaml; `zarr-core statistics STORE "):
+        normalized(store, statistics=str(tmp_path / "none.yaml"))
+    (tmp_path / "empty.yaml").write_text("{}")
+    with pytest.raises(ZarrCoreError, match=r"empty\.yaml has no 'surface_pressure_mean'.*--output-yaml"):
+        normalized(store, statistics=str(tmp_path / "empty.yaml"))
+
+
 def test_a_batch_is_normalized_once(store: Path) -> None:
     settings: dict[str, Any] = {"num_surface_points": 16, "num_geometry_points": 8, "fields": None}
     stored = normalized(store, dtype="stored", num_volume_points=16, **settings)
@@ -244,3 +311,14 @@ def test_a_store_of_another_kind_is_refused(store: Path) -> None:
     with pytest.raises(ZarrCoreError, match=r"of kind 'ahmedml', not 'drivaerml', which ZarrDrivAer.*kind: point"):
         normalized(store, kind="drivaerml")
     assert torch.equal(values(normalized(store, kind="ahmedml")), values(normalized(store)))
+
+
+def test_the_documented_way_to_save_normalizers_runs(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "training.md").read_text()
+    (block,) = [part for part in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "Normalizers(" in part]
+    monkeypatch.chdir(tmp_path)
+    run: dict[str, Any] = {}
+    exec(block.replace("/data/store", str(store)), run)
+    assert torch.equal(run["physical"]["surface_pressure"], run["pressure"])

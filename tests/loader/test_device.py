@@ -39,6 +39,16 @@ def test_on_other_devices_batches_are_moved() -> None:
     assert batch["b"] == "text"
 
 
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_a_transform_gets_the_batches_on_the_device(device: str) -> None:
+    loader = to_device([torch.zeros(2), torch.ones(2)], device, transform=lambda batch: (batch.device.type, batch + 1))
+    transformed = list(loader)
+    assert [kind for kind, _ in transformed] == [device, device]
+    assert {batch.device.type for _, batch in transformed} == {device}
+    with pytest.raises(ZarrCoreError, match="transform must be a function of a batch, not 'scale'"):
+        to_device([], device, transform="scale")  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("device", ["gpu", None, 1.5])
 def test_a_device_that_torch_does_not_know_is_refused_at_once(device: Any) -> None:
     with pytest.raises(ZarrCoreError, match="device must be a torch device such as 'cuda' or 'cpu'"):

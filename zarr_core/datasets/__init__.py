@@ -14,7 +14,7 @@ from zarr_core.datasets.config import (
     ZarrShapeNetCarDatasetConfig,
 )
 from zarr_core.datasets.matrix import MatrixDataset, m_values
-from zarr_core.datasets.normalizers import load_normalizers
+from zarr_core.datasets.normalizers import Normalizers, load_normalizers
 from zarr_core.datasets.points import (
     ZarrAhmedMLDataset,
     ZarrDrivAerMLDataset,
@@ -39,6 +39,7 @@ __all__ = [
     "DrivAerNetDataset",
     "EmmiWingDataset",
     "MatrixDataset",
+    "Normalizers",
     "PtDataset",
     "ShapeNetCarDataset",
     "ZarrAhmedMLDataset",

@@ -79,8 +79,10 @@ class StoreDatasetConfig(pydantic.BaseModel):
         with_index: items have ``index``, their position in the dataset, an int64 tensor.
         filter_categories: keep only samples of these categories. The category is the sample id without its last
             "_" part.
-        normalizers: by field, "mean_std", "logscale_mean_std", "position" or ``{kind: position, scale: 1000}``, with
-            the statistics of the generation that is read; or the ``normalizers`` of another dataset.
+        normalizers: by field, "mean_std", "logscale_mean_std", "min_max", "position" or ``{kind: position, scale:
+            1000}``, with the statistics of the generation that is read; or the ``normalizers`` of another dataset.
+        statistics: path or URL of a YAML file whose statistics ``normalizers`` use instead, such as
+            "STORE/statistics/00000003/train.yaml", so that datasets of several stores share them.
     """
 
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
@@ -107,6 +109,7 @@ class StoreDatasetConfig(pydantic.BaseModel):
     with_index: bool = False
     filter_categories: Annotated[tuple[str, ...], pydantic.Field(min_length=1)] | None = None
     normalizers: dict[str, NormalizerConfig] = {}
+    statistics: _Place | None = None
 
     @pydantic.model_validator(mode="before")
     @classmethod

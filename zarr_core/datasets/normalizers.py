@@ -1,14 +1,14 @@
 """Normalization of fields and its inverse, with the statistics of the dataset's generation (``points.statistics``).
 
-Every kind is an affine map (x - shift) / unit, for "logscale_mean_std" applied to sign(x) * log(1 + |x|). A constant
-component has no spread to divide by, so it is only shifted.
+Every kind is an affine map (x - shift) / unit of each component, for "logscale_mean_std" applied to
+sign(x) * log(1 + |x|). A constant component has no spread to divide by, so it is only shifted.
 """
 
 from __future__ import annotations
 
 import reprlib
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeAlias
 
@@ -17,11 +17,16 @@ import pydantic
 import torch
 from torch import Tensor
 
+from zarr_core._util import reused_memory
 from zarr_core._util.documents import describe_problems
 from zarr_core.errors import ZarrCoreError
-from zarr_core.points.statistics import load_statistics, statistics_hint
+from zarr_core.points.statistics import STATISTICS_FILE_HINT, load_statistics, read_statistics, statistics_hint
 from zarr_core.points.store.manifest import ArrayColumn, StoreManifest
 from zarr_core.storage import Storage
+
+#: Positions that are drawn for themselves, and the field that they are positions of.
+GEOMETRY_POSITION = "geometry_position"
+GEOMETRY_SOURCE = "surface_position"
 
 # A spread that is smaller relative to the mean is rounding error. float16 is normalized as float32.
 _RESOLUTION = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-23}
@@ -32,19 +37,33 @@ class _NormalizerModel(pydantic.BaseModel):
 
 
 class MeanStdConfig(_NormalizerModel):
-    """Scales each component to mean 0 and standard deviation 1."""
+    """(x - mean) / std: each component has mean 0 and standard deviation 1.
+
+    Mean and std are over all points of all samples together; std divides by n - 1.
+    """
 
     kind: Literal["mean_std"] = "mean_std"
 
 
 class LogscaleMeanStdConfig(_NormalizerModel):
-    """Scales sign(x) * log(1 + |x|) to mean 0 and standard deviation 1, for fields with long tails."""
+    """(s - mean) / std with s = sign(x) * log(1 + |x|), mean and std of s: for fields with long tails.
+
+    The inverse is sign(s) * (exp(|s|) - 1).
+    """
 
     kind: Literal["logscale_mean_std"] = "logscale_mean_std"
 
 
+class MinMaxConfig(_NormalizerModel):
+    """(x - min) / (max - min): each component lies in [0, 1]. One extreme value determines the range."""
+
+    kind: Literal["min_max"] = "min_max"
+
+
 class PositionConfig(_NormalizerModel):
-    """Maps the bounds of all positions of the store to [0, scale]. All axes share one factor, which preserves shapes.
+    """scale * (x - low) / (high - low), where low and high bound all coordinates of all position fields.
+
+    All axes share one factor, which preserves shapes.
 
     Attributes:
         scale: upper end of the range; AB-UPT uses 1000.
@@ -85,7 +104,8 @@ def _with_kind(value: object) -> object:
 
 NormalizerConfig: TypeAlias = Annotated[
     Annotated[
-        MeanStdConfig | LogscaleMeanStdConfig | PositionConfig | FixedConfig, pydantic.Field(discriminator="kind")
+        MeanStdConfig | LogscaleMeanStdConfig | MinMaxConfig | PositionConfig | FixedConfig,
+        pydantic.Field(discriminator="kind"),
     ],
     pydantic.BeforeValidator(_with_kind),
 ]
@@ -135,39 +155,164 @@ class Normalizer:
 
 
 class NormalizedBatch(dict[str, Tensor]):
-    """A batch that ``dataset.normalize`` has normalized, so that a second call can be refused."""
+    """A batch that was normalized, so that a second call can be refused."""
 
 
-def load_normalizers(document: Mapping[str, Any]) -> dict[str, Normalizer]:
+class Normalizers(Mapping[str, Normalizer]):
+    """Normalizers by field: those of a training run, without its store.
+
+    ``Normalizers(dataset.normalizers)`` has the numbers of a dataset; ``Normalizers(saved)`` those of a checkpoint.
+    ``to_device(loader, "cuda", transform=normalizers.normalize)`` normalizes on the device.
+
+    Args:
+        state: the :attr:`~zarr_core.datasets.ZarrPointDataset.normalizers` of a dataset, or a :meth:`state_dict`.
+
+    Raises:
+        ZarrCoreError: ``state`` is something else.
+    """
+
+    def __init__(self, state: Mapping[str, Any] | None = None) -> None:
+        self._by_field: dict[str, Normalizer] = {}
+        if state is not None:
+            self.load_state_dict(state)
+
+    def __getitem__(self, field: str) -> Normalizer:
+        return self._by_field[field]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._by_field)
+
+    def __len__(self) -> int:
+        return len(self._by_field)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {', '.join(self._by_field) or 'no field'}>"
+
+    def state_dict(self) -> dict[str, dict[str, Any]]:
+        """Plain numbers, for a checkpoint, or for the ``normalizers`` of a dataset's config."""
+        state: dict[str, dict[str, Any]] = {}
+        for normalizer in self.values():
+            numbers = {"shift": list(normalizer.shift), "unit": list(normalizer.unit)}
+            state[normalizer.field] = {"kind": "fixed", **numbers, "logscale": normalizer.logscale}
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Replace all normalizers by those of a :meth:`state_dict`.
+
+        Raises:
+            ZarrCoreError: ``state`` is something else.
+        """
+        try:
+            fixed = pydantic.TypeAdapter(dict[str, FixedConfig]).validate_python(state)
+        except pydantic.ValidationError as error:
+            raise ZarrCoreError(f"not a saved dataset.normalizers: {describe_problems(error)}") from error
+        self._by_field = {}
+        for field, config in fixed.items():
+            self.add(Normalizer(field, config.shift, config.unit, config.logscale))
+
+    def add(self, normalizer: Normalizer) -> None:
+        """Set the normalizer of its field; ``geometry_position`` has that of the field it is drawn from."""
+        self._by_field[normalizer.field] = normalizer
+        if normalizer.field == GEOMETRY_SOURCE:
+            self._by_field[GEOMETRY_POSITION] = normalizer
+
+    def normalize(self, batch: Mapping[str, Any]) -> NormalizedBatch:
+        """Normalize a batch of physical values, on its device.
+
+        Args:
+            batch: tensors by field, (..., components), or any shape for scalars. Floating-point fields without a
+                normalizer are cast only; everything else is passed on.
+
+        Returns:
+            float32 tensors; ``batch`` is unchanged.
+
+        Raises:
+            ZarrCoreError: the batch is normalized already, or a field has other components than its normalizer.
+        """
+        if isinstance(batch, NormalizedBatch):
+            raise ZarrCoreError("this batch is normalized already: call normalize once per batch")
+        normalized = NormalizedBatch(batch)
+        for field, values in batch.items():
+            if isinstance(values, Tensor) and (field in self or values.is_floating_point()):
+                normalized[field] = self.normalized(field, values)
+        return normalized
+
+    def normalized(self, field: str, values: Tensor) -> Tensor:
+        """Physical values of one field as float32, normalized if it has a normalizer.
+
+        A copy in either case, except float32 values without a normalizer.
+        """
+        normalizer = self.get(field)
+        # float64 is rounded after the mean is subtracted: float32 may not tell values apart that are close to it.
+        dtype = torch.float64 if normalizer is not None and values.dtype == torch.float64 else torch.float32
+        if normalizer is not None:
+            return normalizer.normalize_(_copied(values, dtype)).float()
+        return values if values.dtype == dtype else _copied(values, dtype)
+
+    def inverse(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Physical values of normalized ones, such as predictions, on their devices. Differentiable.
+
+        Args:
+            values: tensors by field, as for :meth:`normalize`, of any floating-point dtype.
+
+        Returns:
+            At least float32; fields without a normalizer are passed on.
+
+        Raises:
+            ZarrCoreError: a field has other components than its normalizer.
+        """
+        physical = dict(values)
+        for field, tensor in values.items():
+            normalizer = self.get(field)
+            if normalizer is not None:
+                physical[field] = normalizer.denormalize(tensor)
+        return physical
+
+
+def _copied(values: Tensor, dtype: torch.dtype) -> Tensor:
+    """A copy of values, on their device."""
+    if values.device.type != "cpu":
+        return values.to(dtype, copy=True)
+    name = str(dtype).removeprefix("torch.")
+    return torch.from_numpy(reused_memory.empty(values.shape, name)).copy_(values)
+
+
+def load_normalizers(document: Mapping[str, Any]) -> Normalizers:
     """Normalizers by field from a saved ``dataset.normalizers``, for inference without a store.
 
     Raises:
         ZarrCoreError: the document is something else.
     """
-    try:
-        fixed = pydantic.TypeAdapter(dict[str, FixedConfig]).validate_python(document)
-    except pydantic.ValidationError as error:
-        raise ZarrCoreError(f"not a saved dataset.normalizers: {describe_problems(error)}") from error
-    return {field: Normalizer(field, config.shift, config.unit, config.logscale) for field, config in fixed.items()}
+    return Normalizers(document)
 
 
 def make_normalizers(
-    storage: Storage, manifest: StoreManifest, configs: Mapping[str, NormalizerConfig]
-) -> dict[str, Normalizer]:
+    storage: Storage,
+    manifest: StoreManifest,
+    configs: Mapping[str, NormalizerConfig],
+    statistics: str | None = None,
+) -> Normalizers:
     """Normalizers by field.
 
     Args:
         storage: the store whose statistics are used; not read if no config needs statistics.
         manifest: of the generation that the dataset reads; it has all fields of ``configs``.
         configs: config of the normalizer by field.
+        statistics: path or URL of a YAML file of statistics to use instead of the store's.
 
     Raises:
         ZarrCoreError: a statistic is missing, not finite, or has the wrong number of components.
     """
-    fixed = all(isinstance(config, FixedConfig) for config in configs.values())
-    values, where = ({}, "") if fixed else load_statistics(storage, manifest)
-    statistics = _Statistics(values, where, statistics_hint(storage, manifest))
-    return {field: statistics.normalizer(field, manifest.fields[field], config) for field, config in configs.items()}
+    found = _Statistics({}, "", "")
+    if not all(isinstance(config, FixedConfig) for config in configs.values()):
+        if statistics is None:
+            found = _Statistics(*load_statistics(storage, manifest), statistics_hint(storage, manifest))
+        else:
+            found = _Statistics(*read_statistics(statistics), STATISTICS_FILE_HINT)
+    normalizers = Normalizers()
+    for field, config in configs.items():
+        normalizers.add(found.normalizer(field, manifest.fields[field], config))
+    return normalizers
 
 
 @dataclass(frozen=True)
@@ -185,10 +330,11 @@ class _Statistics:
                     f"the fixed normalizer of {field} has {len(config.shift)} components, the field has {column.dim}"
                 )
             return Normalizer(field, config.shift, config.unit, config.logscale)
-        if isinstance(config, PositionConfig):
-            low = self._numbers(field, column, "raw_pos_min")
-            high = self._numbers(field, column, "raw_pos_max")
-            extents = (np.array(high) - low) / config.scale
+        if isinstance(config, PositionConfig | MinMaxConfig):
+            prefix, scale = ("raw_pos", config.scale) if isinstance(config, PositionConfig) else (field, 1.0)
+            low = self._numbers(field, column, f"{prefix}_min")
+            high = self._numbers(field, column, f"{prefix}_max")
+            extents = (np.array(high) - low) / scale
             return Normalizer(field, low, _units(low, extents.tolist(), column.dtype))
         logscale = isinstance(config, LogscaleMeanStdConfig)
         key = f"{field}_logscale" if logscale else field

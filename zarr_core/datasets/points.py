@@ -14,13 +14,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from zarr_core._util import reused_memory
 from zarr_core._util.redaction import redact
 from zarr_core._util.repeated import repetition_of
 from zarr_core._util.shared_epoch import SharedEpoch
 from zarr_core.datasets import config as configs
 from zarr_core.datasets.batch import Batch, BatchDataset, BatchItem
-from zarr_core.datasets.normalizers import NormalizedBatch, Normalizer, make_normalizers
+from zarr_core.datasets.normalizers import GEOMETRY_POSITION, GEOMETRY_SOURCE, NormalizedBatch, make_normalizers
 from zarr_core.datasets.splits import choose_samples
 from zarr_core.errors import UnknownFieldError, ZarrCoreError
 from zarr_core.points.read.reader import ZarrChunkReader
@@ -33,10 +32,8 @@ if TYPE_CHECKING:
 
     from zarr_core.storage.byte_ranges import Objects
 
-GEOMETRY_POSITION = "geometry_position"
 _INDEX = "index"
 _GEOMETRY_DOMAIN = "surface"
-_GEOMETRY_SOURCE = "surface_position"
 
 
 class ZarrPointDataset(BatchDataset):
@@ -102,9 +99,8 @@ class ZarrPointDataset(BatchDataset):
         self._selection = self.reader.selection(config.points_by_domain, self._fields, coords)
         self.reader.check_fields(config.normalizers)
         manifest = self.reader.manifest
-        self._normalizers = make_normalizers(Storage(self.reader.root), manifest, config.normalizers)
-        if _GEOMETRY_SOURCE in self._normalizers:
-            self._normalizers[GEOMETRY_POSITION] = self._normalizers[_GEOMETRY_SOURCE]
+        storage = Storage(self.reader.root)
+        self._normalizers = make_normalizers(storage, manifest, config.normalizers, config.statistics)
         self.sample_ids = choose_samples(
             config.split,
             self._split_ids,
@@ -315,7 +311,7 @@ class ZarrPointDataset(BatchDataset):
         self._check_known(batch)
         normalized = NormalizedBatch(batch)
         for field in batch.keys() - {_INDEX}:
-            normalized[field] = self._normalized(field, batch[field])
+            normalized[field] = self._normalizers.normalized(field, batch[field])
         return normalized
 
     def denormalize(self, field: str, values: Tensor) -> Tensor:
@@ -333,27 +329,22 @@ class ZarrPointDataset(BatchDataset):
             ZarrCoreError: the last axis of a vector field's values does not match its components.
         """
         self._check_known([field])
-        normalizer = self._normalizers.get(field)
-        return values if normalizer is None else normalizer.denormalize(values)
+        physical: Tensor = self._normalizers.inverse({field: values})[field]
+        return physical
 
     @property
     def normalizers(self) -> dict[str, dict[str, Any]]:
         """The normalizers as plain numbers, to be saved with a model.
 
         Pass them as the ``normalizers`` of another dataset's config (inference, a later generation, another store) to
-        normalize with the same numbers, or to :func:`load_normalizers` for inference without a store.
+        normalize with the same numbers, or to :class:`~zarr_core.Normalizers` for inference without a store.
         """
-        saved: dict[str, dict[str, Any]] = {}
-        for field, n in self._normalizers.items():
-            if field != GEOMETRY_POSITION:
-                numbers = {"shift": list(n.shift), "unit": list(n.unit)}
-                saved[field] = {"kind": "fixed", **numbers, "logscale": n.logscale}
-        return saved
+        return self._normalizers.state_dict()
 
     def _check_known(self, fields: Iterable[str]) -> None:
         """Raise UnknownFieldError for a field that is neither the store's nor ``geometry_position``."""
         self.reader.check_fields(
-            [_GEOMETRY_SOURCE if field == GEOMETRY_POSITION else field for field in fields if field != _INDEX]
+            [GEOMETRY_SOURCE if field == GEOMETRY_POSITION else field for field in fields if field != _INDEX]
         )
 
     def _check_kind(self) -> None:
@@ -379,25 +370,8 @@ class ZarrPointDataset(BatchDataset):
     def _as_values(self, field: str, values: Tensor) -> Tensor:
         """Cast, normalise and squeeze stored values (..., points, components) according to the config."""
         if self.config.dtype == "float32":
-            values = self._normalized(field, values)
+            values = self._normalizers.normalized(field, values)
         return values.squeeze(-1) if values.shape[-1] == 1 and not self.config.scalar_axis else values
-
-    def _normalized(self, field: str, values: Tensor) -> Tensor:
-        """Stored values as float32, normalized if the field has a normalizer."""
-        normalizer: Normalizer | None = self._normalizers.get(field)
-        # float64 is rounded after the mean is subtracted: float32 may not tell values apart that are close to it.
-        dtype = torch.float64 if normalizer is not None and values.dtype == torch.float64 else torch.float32
-        if normalizer is not None:
-            return normalizer.normalize_(_copied(values, dtype)).float()
-        return values if values.dtype == dtype else _copied(values, dtype)
-
-
-def _copied(values: Tensor, dtype: torch.dtype) -> Tensor:
-    """A copy of values, on their device."""
-    if values.device.type != "cpu":
-        return values.to(dtype, copy=True)
-    name = str(dtype).removeprefix("torch.")
-    return torch.from_numpy(reused_memory.empty(values.shape, name)).copy_(values)
 
 
 def _digest(content: Any) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -18,8 +19,11 @@ class DeviceLoader:
     being copied: save this state, not the loader's. Other attributes are the loader's.
     """
 
-    def __init__(self, loader: Any, device: str | torch.device) -> None:
+    def __init__(self, loader: Any, device: str | torch.device, transform: Callable[[Any], Any] | None = None) -> None:
+        if transform is not None and not callable(transform):
+            raise ZarrCoreError(f"transform must be a function of a batch, not {reprlib.repr(transform)}")
         self.loader = loader
+        self.transform = transform
         try:
             self.device = torch.device(device)
         except (RuntimeError, TypeError) as error:
@@ -30,6 +34,10 @@ class DeviceLoader:
         return len(self.loader)
 
     def __iter__(self) -> Iterator[Any]:
+        for batch in self._copied():
+            yield batch if self.transform is None else self.transform(batch)
+
+    def _copied(self) -> Iterator[Any]:
         if self.device.type == "cpu":
             yield from self.loader
         elif self.device.type == "cuda":
@@ -75,7 +83,9 @@ class DeviceLoader:
         return getattr(self.loader, name)
 
 
-def to_device(loader: Iterable[Any], device: str | torch.device) -> DeviceLoader:
+def to_device(
+    loader: Iterable[Any], device: str | torch.device, *, transform: Callable[[Any], Any] | None = None
+) -> DeviceLoader:
     """Iterate over a loader with its batches on a device.
 
     For CUDA, each batch is copied from pinned memory on a separate stream while the trainer computes on the previous
@@ -85,11 +95,12 @@ def to_device(loader: Iterable[Any], device: str | torch.device) -> DeviceLoader
     Args:
         loader: yields tensors, or mappings, lists and tuples of them.
         device: "cuda", "cuda:1", "cpu", ...
+        transform: called with each batch on the device, such as ``normalizers.normalize``; its result is yielded.
 
     Raises:
-        ZarrCoreError: torch knows no such device.
+        ZarrCoreError: torch knows no such device, or ``transform`` cannot be called.
     """
-    return DeviceLoader(loader, device)
+    return DeviceLoader(loader, device, transform)
 
 
 class _CudaCopies:

@@ -40,6 +40,9 @@ from zarr_core.storage import Storage
 
 SampleMoments = dict[str, FieldMoments]
 
+#: The way to get a file of statistics, as part of an error message.
+STATISTICS_FILE_HINT = "`zarr-core statistics STORE --split train --output-yaml FILE` writes one"
+
 # Attributes of the moments of a field, by their name in the statistics.
 _NAMES = {
     "mean": "mean",
@@ -358,14 +361,33 @@ def load_statistics(storage: Storage, manifest: StoreManifest) -> tuple[dict[str
     Raises:
         ZarrCoreError: there are none, or they cannot be read; names the command that writes them.
     """
-    name = f"{find_statistics(storage, manifest)}.yaml"
+    return _parsed(storage, f"{find_statistics(storage, manifest)}.yaml", statistics_hint(storage, manifest))
+
+
+def read_statistics(place: str) -> tuple[dict[str, Any], str]:
+    """The statistics of a YAML file, such as ``STORE/statistics/00000003/train.yaml``, and its URL without credentials.
+
+    Args:
+        place: path or URL.
+
+    Raises:
+        ZarrCoreError: there is no such file, or it cannot be read.
+    """
+    folder, slash, name = place.rpartition("/")
+    storage = Storage(folder or slash or ".")
+    try:
+        return _parsed(storage, name, STATISTICS_FILE_HINT)
+    except FileNotFoundError:
+        raise ZarrCoreError(f"there is no file {redact(place)}; {STATISTICS_FILE_HINT}") from None
+
+
+def _parsed(storage: Storage, name: str, hint: str) -> tuple[dict[str, Any], str]:
     try:
         statistics = parse_yaml(storage.read(name))
     except ValueError as error:
-        hint = statistics_hint(storage, manifest)
         raise ZarrCoreError(f"{storage.url}/{name} is not valid YAML: {error}; {hint}") from error
     if not isinstance(statistics, dict):
-        raise ZarrCoreError(f"{storage.url}/{name} is not a mapping; {statistics_hint(storage, manifest)}")
+        raise ZarrCoreError(f"{storage.url}/{name} is not a mapping; {hint}")
     return statistics, f"{storage.url}/{name}"
 
 
