@@ -33,7 +33,8 @@ class ZarrIterableDataset(IterableDataset[Any]):
         dataset: map-style dataset. Its ``__getitems__``, ``set_epoch`` and ``fingerprint`` are used if they exist;
             within ``Subset`` and other wrappers as well.
         batch_size: samples per global batch, that is of all ranks together.
-        settings: arguments of the sampler: ``seed``, ``drop_last``, ``shuffle``, ``evaluation``, ``fingerprint``.
+        settings: arguments of the sampler: ``seed``, ``drop_last``, ``shuffle``, ``evaluation``, ``fingerprint``,
+            ``weights``, ``classes``.
     """
 
     def __init__(self, dataset: Any, batch_size: int, **settings: Any) -> None:

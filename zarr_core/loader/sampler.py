@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import reprlib
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -21,6 +21,7 @@ from zarr_core.errors import ZarrCoreError
 from zarr_core.loader.epochs import DatasetEpochs, count_repetitions, epoch_setter, fingerprint_of
 from zarr_core.loader.permutation import Permutation
 from zarr_core.loader.ranks import check_divided_once, rank_and_world
+from zarr_core.loader.weights import SampleWeights
 
 _STATE_VERSION = 1
 # Includes all values of torch.initial_seed().
@@ -59,11 +60,17 @@ class EpochBatchSampler(Sampler[list[int]]):
         shuffle: whether each epoch has its own order; otherwise the order of the dataset.
         evaluation: whether every sample occurs exactly once.
         fingerprint: identifies the data; a state with another fingerprint is rejected.
+        weights: how often each sample occurs, relative to the others: a number per sample, at least 0. An epoch has as
+            many samples as without weights. In each epoch, a sample occurs as often as its share says, up to one, and
+            on average over epochs exactly; samples of equal weight do so together as well. Each repetition has other
+            points.
+        classes: instead of ``weights``, a label per sample. All classes occur equally often.
         on_epoch: called with the epoch before its first batch is taken, for example ``dataset.set_epoch``.
         replica: returns (rank, number of ranks); called at the start of an iteration. With tensor or pipeline
             parallelism, pass the data-parallel rank and size.
 
     Attributes:
+        weights: the shares of the samples; None if all occur equally often.
         epoch: the current epoch.
         position: number of global batches taken in this epoch; under ``ResumableLoader``, received by the trainer.
 
@@ -81,6 +88,8 @@ class EpochBatchSampler(Sampler[list[int]]):
         shuffle: bool = True,
         evaluation: bool = False,
         fingerprint: str = "",
+        weights: Any = None,
+        classes: Sequence[Any] | None = None,
         on_epoch: Callable[[int], None] | None = None,
         replica: Callable[[], tuple[int, int]] = rank_and_world,
     ) -> None:
@@ -93,6 +102,9 @@ class EpochBatchSampler(Sampler[list[int]]):
             raise ZarrCoreError(f"fingerprint must be a string, not {reprlib.repr(fingerprint)}")
         if evaluation and drop_last:
             raise ZarrCoreError("evaluation=True uses every sample and drop_last=True does not: choose one")
+        self.weights = SampleWeights.of(dataset_size, weights, classes)
+        if evaluation and self.weights is not None:
+            raise ZarrCoreError("evaluation=True uses every sample once: weights and classes are for training")
         if drop_last and dataset_size < batch_size:
             raise ZarrCoreError(
                 f"drop_last=True drops all {dataset_size} samples; use batch_size <= {dataset_size}, not {batch_size}"
@@ -200,7 +212,7 @@ class EpochBatchSampler(Sampler[list[int]]):
         ours = self._settings
         try:
             epoch, position, seed = _numbers(state)
-            of_sampler = state.get("version") == _STATE_VERSION and state.keys() >= ours.keys()
+            of_sampler = state.get("version") == _STATE_VERSION and state.keys() >= ours.keys() - {"weights"}
         except ZarrCoreError:
             of_sampler = False
         if not of_sampler:
@@ -212,7 +224,11 @@ class EpochBatchSampler(Sampler[list[int]]):
                 f"the saved state belongs to other data: [{state['fingerprint']}], not [{self.fingerprint}]. Open the "
                 "saved generation (generation=...) with the same fields and normalizers, or start a new run"
             )
-        different = [f"{name} {state[name]} (here {ours[name]})" for name in ours if state[name] != ours[name]]
+        # Only the states of a weighted epoch name weights.
+        different = []
+        for name in ours | {"weights": None}:
+            if state.get(name) != ours.get(name):
+                different.append(f"{name} {state.get(name)} (here {ours.get(name)})")
         if different:
             raise ZarrCoreError(f"the saved state has other settings: {', '.join(different)}. Use the saved ones")
         if not 0 <= position <= len(self):
@@ -227,7 +243,8 @@ class EpochBatchSampler(Sampler[list[int]]):
     def _settings(self) -> dict[str, Any]:
         """The arguments that the batches depend on."""
         names = ("dataset_size", "batch_size", "drop_last", "shuffle", "evaluation", "fingerprint")
-        return {name: getattr(self, name) for name in names}
+        settings = {name: getattr(self, name) for name in names}
+        return settings if self.weights is None else settings | {"weights": self.weights.digest}
 
     # --- for iterators ------------------------------------------------------------------------------------------------
 
@@ -346,6 +363,7 @@ class Shares:
         self._step = step
         self._rank, self._world = sampler.share()
         self._order = Permutation(sampler.dataset_size, seed=sampler.seed, epoch=sampler.epoch)
+        self._occurrences = None if sampler.weights is None else sampler.weights.epoch(sampler.seed, sampler.epoch)
         self._ready: list[list[int]] = []  # the next parts, reversed
 
     def take(self) -> list[int] | None:
@@ -365,12 +383,14 @@ class Shares:
         if not parts:
             return []
         places = np.concatenate(parts)
-        indices = places % sampler.dataset_size
+        repetitions, indices = np.divmod(places, sampler.dataset_size)
         if sampler.shuffle:
             indices = self._order(indices)
+        if self._occurrences is not None:
+            indices, repetitions = self._occurrences.at(indices, repetitions)
         chosen: list[int] = indices.tolist()
-        for place in np.flatnonzero(places >= sampler.dataset_size):
-            chosen[place] = Repeated(chosen[place], int(places[place]) // sampler.dataset_size)
+        for place in np.flatnonzero(repetitions):
+            chosen[place] = Repeated(chosen[place], int(repetitions[place]))
         taken = iter(chosen)
         return [list(islice(taken, len(part))) for part in parts]
 
