@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from tests.helpers.described_source import FILES, Source
-from tests.helpers.drivaernet_store import CHUNK, drivaernet
+from tests.helpers.drivaernet_store import CHUNK, IDS, drivaernet
 from tests.helpers.published_store import make_samples, write_published_store
 from zarr_core.datasets import (
     ZarrAhmedMLDataset,
@@ -25,7 +26,7 @@ from zarr_core.datasets import (
     ZarrShapeNetCarDataset,
     ZarrShapeNetCarDatasetConfig,
 )
-from zarr_core.datasets.splits import parse_split, take_part
+from zarr_core.datasets.splits import parse_split, take_part, take_share
 from zarr_core.errors import UnknownFieldError, ZarrCoreError
 
 
@@ -135,3 +136,77 @@ def test_a_split_of_any_name_can_be_opened(tmp_path: Path, split: str) -> None:
     config = {"kind": "zarr_core.datasets.ZarrPointDataset", "root": str(source.store)}
     for name in (split, f"{split}[0]", f"{split}[:1]"):
         assert ZarrPointDataset(ZarrPointDatasetConfig(**config, split=name)).sample_ids == ["s2"]
+
+
+@pytest.fixture(scope="module")
+def without_splits(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_published_store(tmp_path_factory.mktemp("none"), make_samples(40), CHUNK)
+
+
+def point(store: Path, **settings: Any) -> list[str]:
+    return ZarrPointDataset(ZarrPointDatasetConfig(root=str(store), **settings)).sample_ids
+
+
+def test_a_store_without_splits_says_how_to_choose_its_samples(without_splits: Path) -> None:
+    with pytest.raises(
+        UnknownFieldError, match="no split 'train': it has no splits.*split: all.*sample_ids.*splits: {"
+    ):
+        point(without_splits, split="train")
+
+
+def test_all_samples_are_those_that_no_blacklist_excludes(without_splits: Path, root: Path) -> None:
+    every = point(without_splits, split="all")
+    assert len(every) == 40
+    assert point(without_splits, split="all[:3]") == every[:3]
+    assert point(root, split="all") == [name for name in point(root, sample_ids=IDS) if name != "A_B_003"]
+
+
+def test_listed_samples_come_in_their_order(without_splits: Path) -> None:
+    config = ZarrPointDatasetConfig(root=str(without_splits), sample_ids=["run_3", "run_1"])
+    dataset = ZarrPointDataset(config)
+    assert dataset.sample_ids == ["run_3", "run_1"]
+    assert dataset.lineage["zarr_core.split"] == "sample_ids"
+    assert "sample_ids" in repr(dataset)
+    other = ZarrPointDataset(ZarrPointDatasetConfig(root=str(without_splits), sample_ids=["run_1", "run_3"]))
+    assert dataset.fingerprint != other.fingerprint
+    with pytest.raises(UnknownFieldError, match="holds no sample 'run_99'"):
+        point(without_splits, sample_ids=["run_99"])
+
+
+def test_shares_divide_the_samples_by_id_and_seed(without_splits: Path) -> None:
+    shares = {"train": 0.6, "val": 0.2, "test": 0.2}
+    parts = {name: point(without_splits, split=name, splits=shares) for name in shares}
+    every = point(without_splits, split="all")
+    assert sorted(itertools.chain.from_iterable(parts.values())) == sorted(every)
+    assert 15 <= len(parts["train"]) <= 33
+    assert [name for name in every if name in parts["train"]] == parts["train"]
+    assert point(without_splits, split="train", splits={**shares, "seed": 1}) != parts["train"]
+    assert point(without_splits, split="train[:2]", splits=shares) == parts["train"][:2]
+    fewer = {name: take_share(every[::3], shares, name) for name in shares}
+    assert all(set(fewer[name]) <= set(parts[name]) for name in shares), "arrivals change no split"
+    # A run is resumed on the same samples in every later version.
+    assert point(without_splits, split="val", splits=shares)[:3] == ["run_7", "run_8", "run_16"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"split": "train", "splits": {"train": 0.9, "val": 0.2}}, "shares add up to 1.1"),
+        ({"split": "train", "splits": {"train": 0}}, "shares add up to 0"),
+        ({"split": "dev", "splits": {"train": 0.9, "val": 0.1}}, "split 'dev' is not one of splits: train, val"),
+        ({"split": "train", "splits": {"train": 0.9, "seed": 0.5}}, "seed must be a whole number"),
+        ({"split": "train", "sample_ids": ["a"]}, "split and sample_ids both"),
+        ({"sample_ids": ["a", "a"]}, "names a sample twice"),
+        ({"sample_ids": ["a"], "splits": {"train": 0.5}}, "splits needs split"),
+    ],
+)
+def test_samples_that_cannot_be_chosen_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        ZarrPointDatasetConfig(root="x", **settings)
+
+
+def test_shares_without_a_sample_and_of_a_store_with_splits_are_refused(without_splits: Path, root: Path) -> None:
+    with pytest.raises(ZarrCoreError, match="none of 40 samples falls into 'val', whose share is 1e-06; take another"):
+        point(without_splits, split="val", splits={"train": 0.9, "val": 1e-6})
+    with pytest.raises(ZarrCoreError, match=r"has splits of its own \(train, val, test\).*train\[:80\]"):
+        point(root, split="val", splits={"train": 0.8, "val": 0.2})

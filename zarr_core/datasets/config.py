@@ -11,7 +11,7 @@ from pydantic import AfterValidator, NonNegativeInt, PositiveInt
 from zarr_core._util.spelling import did_you_mean
 from zarr_core._util.units import parse_size
 from zarr_core.datasets.normalizers import NormalizerConfig, PositionConfig
-from zarr_core.datasets.splits import parse_split
+from zarr_core.datasets.splits import check_shares, parse_split
 from zarr_core.errors import ZarrCoreError
 from zarr_core.storage import absolute
 from zarr_core.storage.disk_cache import DEFAULT_LIMIT
@@ -53,7 +53,12 @@ class StoreDatasetConfig(pydantic.BaseModel):
         root: local path or fsspec URL of the store.
         generation: number or tag of the generation to read, for example to resume a run that started with it; None
             reads the latest.
-        split: "train", or part of a split: "train[:50]", "test[0]", "train[10:20:2]".
+        split: "train", or part of a split: "train[:50]", "test[0]", "train[10:20:2]". "all" is every sample that no
+            blacklist excludes, unless the store has a split of that name.
+        sample_ids: instead of ``split``, the samples in this order.
+        splits: for a store without splits, the share of each split, such as ``{train: 0.8, val: 0.2, seed: 1}``. The
+            split of a sample depends on its id and the seed (0 by default) alone, so further samples change the split
+            of none; a split has about its share of the samples.
         num_surface_points: surface points to draw per item; None reads all.
         num_volume_points: volume points to draw per item; None reads all.
         num_geometry_points: surface positions to draw per item for ``geometry_position``, independently of the surface
@@ -89,7 +94,9 @@ class StoreDatasetConfig(pydantic.BaseModel):
 
     kind: str
     root: _Place
-    split: Annotated[str, _checked(parse_split)]
+    split: Annotated[str, _checked(parse_split)] | None = None
+    sample_ids: Annotated[tuple[str, ...], pydantic.Field(min_length=1)] | None = None
+    splits: dict[str, pydantic.NonNegativeFloat] = {}
     generation: PositiveInt | str | None = None
     num_surface_points: PositiveInt | None = None
     num_volume_points: PositiveInt | None = None
@@ -128,6 +135,18 @@ class StoreDatasetConfig(pydantic.BaseModel):
     def _check_properties(self) -> Self:
         if self.fields is not None and self.included_properties is not None:
             raise ValueError("fields and included_properties both name the fields to read; set one of them")
+        return self
+
+    @pydantic.model_validator(mode="after")
+    def _check_samples(self) -> Self:
+        if self.split is None and self.sample_ids is None:
+            raise ValueError("split is missing; set a split of the store, all, or sample_ids")
+        if self.split is not None and self.sample_ids is not None:
+            raise ValueError("split and sample_ids both name the samples; set one of them")
+        if len(set(self.sample_ids or ())) < len(self.sample_ids or ()):
+            raise ValueError("sample_ids names a sample twice; repeat it with the weights of an EpochBatchSampler")
+        if self.splits:
+            check_shares(self.splits, self.split)
         return self
 
     @pydantic.field_validator("*", mode="before")

@@ -20,7 +20,7 @@ from zarr_core._util.shared_epoch import SharedEpoch
 from zarr_core.datasets import config as configs
 from zarr_core.datasets.batch import Batch, BatchDataset, BatchItem
 from zarr_core.datasets.normalizers import GEOMETRY_POSITION, GEOMETRY_SOURCE, NormalizedBatch, make_normalizers
-from zarr_core.datasets.splits import choose_samples
+from zarr_core.datasets.splits import choose_samples, split_ids
 from zarr_core.errors import UnknownFieldError, ZarrCoreError
 from zarr_core.points.read.reader import ZarrChunkReader
 from zarr_core.points.read.selection import SampleDraws
@@ -102,7 +102,7 @@ class ZarrPointDataset(BatchDataset):
         storage = Storage(self.reader.root)
         self._normalizers = make_normalizers(storage, manifest, config.normalizers, config.statistics)
         self.sample_ids = choose_samples(
-            config.split,
+            self._split,
             self._split_ids,
             manifest.samples,
             config.filter_categories,
@@ -119,7 +119,7 @@ class ZarrPointDataset(BatchDataset):
         generation = self.reader.manifest.generation
         return (
             f"<{type(self).__name__} {redact(self.reader.root)}, generation {generation}, "
-            f"split {self.config.split}: {len(self):,} samples of {fields}>"
+            f"split {self._split}: {len(self):,} samples of {fields}>"
         )
 
     def __len__(self) -> int:
@@ -256,7 +256,7 @@ class ZarrPointDataset(BatchDataset):
         for field, n in self._normalizers.items():
             numbers[field] = [torch.tensor((n.shift, n.unit), dtype=torch.float32).tolist(), n.logscale]
         return (
-            f"{manifest.dataset_name}, split {self.config.split}: {len(samples)} samples {_digest(samples)}, "
+            f"{manifest.dataset_name}, split {self._split}: {len(samples)} samples {_digest(samples)}, "
             f"{len(fields)} fields {_digest(sorted(fields))}, {len(numbers)} normalizers {_digest(numbers)}"
         )
 
@@ -270,7 +270,7 @@ class ZarrPointDataset(BatchDataset):
         tags = {
             "store": redact(self.reader.root),
             "dataset": manifest.dataset_name,
-            "split": self.config.split,
+            "split": f"{self._split} of {self.config.splits}" if self.config.splits else self._split,
             "generation": manifest.generation,
             "fingerprint": self.fingerprint,
         }
@@ -361,11 +361,19 @@ class ZarrPointDataset(BatchDataset):
 
     def _split_ids(self, split: str) -> list[str]:
         """Ids of a split. If the store records no splits, the rule of this dataset kind assigns them."""
-        manifest = self.reader.manifest
+        manifest, config = self.reader.manifest, self.config
+        if config.sample_ids is not None:
+            manifest.select(sample_ids=config.sample_ids)
+            return list(config.sample_ids)
         if self.description is not None and not manifest.splits:
             splits = resolve_kind(self.description).assign_splits(manifest.samples, lambda name: None)
             manifest = replace(manifest, splits=splits)
-        return manifest.split_ids(split, present_only=False)
+        return split_ids(manifest, split, config.splits, redact(self.reader.root))
+
+    @property
+    def _split(self) -> str:
+        """The split, or part of one, as the config names it."""
+        return self.config.split or "sample_ids"
 
     def _as_values(self, field: str, values: Tensor) -> Tensor:
         """Cast, normalise and squeeze stored values (..., points, components) according to the config."""

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 import warnings
-from collections.abc import Callable, Collection, Container, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 
-from zarr_core.errors import ZarrCoreError
+from zarr_core.errors import UnknownFieldError, ZarrCoreError
+from zarr_core.points.store.manifest import StoreManifest
+
+ALL = "all"
+# Not a split, but the seed of the shares.
+_SEED = "seed"
 
 _SPLIT = re.compile(r"(?P<name>[^\[\]]+)(?:\[(?P<part>[^\[\]]*)\])?")
 _NUMBER = r"\s*(-?\d+)?\s*"
@@ -51,6 +58,82 @@ def take_part(sample_ids: Sequence[str], part: slice | int | None) -> list[str]:
 def category(sample_id: str) -> str:
     """The design family of a DrivAerNet sample: "E_S_WWC_WM" for "E_S_WWC_WM_005"."""
     return sample_id.rpartition("_")[0]
+
+
+def check_shares(shares: Mapping[str, float], split: str | None) -> None:
+    """Raise ValueError if shares of splits cannot be taken, or do not have the split of a dataset."""
+    of_splits = {name: share for name, share in shares.items() if name != _SEED}
+    total = sum(of_splits.values())
+    if not 0 < total <= 1 + 1e-9:
+        raise ValueError(f"splits: the shares add up to {total:g}; they must add up to at most 1")
+    if shares.get(_SEED, 0) % 1:
+        raise ValueError(f"splits: seed must be a whole number, not {shares[_SEED]}")
+    if split is None:
+        raise ValueError("splits needs split, which of them to read")
+    name = parse_split(split)[0]
+    if name not in of_splits:
+        raise ValueError(f"split {name!r} is not one of splits: {', '.join(of_splits)}")
+
+
+def take_share(sample_ids: Iterable[str], shares: Mapping[str, float], split: str) -> list[str]:
+    """The samples of a split that has a share of the samples; see ``StoreDatasetConfig.splits``.
+
+    A digest of seed and id places each sample between 0 and 1, where the splits have intervals of their shares.
+    """
+    seed = int(shares.get(_SEED, 0))
+    start = 0.0
+    for name, share in shares.items():
+        if name == split:
+            break
+        if name != _SEED:
+            start += share
+    taken = []
+    for sample_id in sample_ids:
+        key = json.dumps([seed, sample_id]).encode("ascii")
+        digest = hashlib.blake2b(key, digest_size=8, person=b"zarr_core.split").digest()
+        if start <= int.from_bytes(digest, "little") / 2**64 < start + shares[split]:
+            taken.append(sample_id)
+    return taken
+
+
+def split_ids(manifest: StoreManifest, split: str, shares: Mapping[str, float], where: str) -> list[str]:
+    """Ids of a split without blacklisted ones, including ids that the store does not hold.
+
+    Args:
+        manifest: of the store.
+        split: name of the split.
+        shares: of splits, for a store without splits.
+        where: the location, for messages.
+
+    Raises:
+        UnknownFieldError: there is no such split.
+        ZarrCoreError: the store has splits, and shares are given.
+    """
+    known = ", ".join(manifest.splits)
+    if shares and known:
+        raise ZarrCoreError(
+            f"{where} has splits of its own ({known}), which `splits` of the config would replace; leave it out, and "
+            "name one of them, or part of one: split: train[:80]"
+        )
+    if split in manifest.splits:
+        return manifest.split_ids(split, present_only=False)
+    usable = [sample_id for sample_id in manifest.samples if sample_id not in manifest.excluded]
+    if shares:
+        taken = take_share(usable, shares, split)
+        if not taken:
+            raise ZarrCoreError(
+                f"{where}: none of {len(usable)} samples falls into {split!r}, whose share is {shares[split]:g}; take "
+                "another seed, as in `splits: {train: 0.8, val: 0.2, seed: 1}`, or list sample_ids"
+            )
+        return taken
+    if split == ALL:
+        return usable
+    if known:
+        raise UnknownFieldError(f"{where} has no split {split!r}; its splits are {known}, and `split: all` reads all")
+    raise UnknownFieldError(
+        f"{where} has no split {split!r}: it has no splits. Choose its samples in the config: `split: all`, "
+        "`sample_ids: [...]`, or shares such as `splits: {train: 0.8, val: 0.2}`"
+    )
 
 
 def choose_samples(

@@ -242,6 +242,11 @@ class SampleTree(SampleSource):
         """Sample ids by split; raises SourceError if a split file lists an invalid id."""
         return self.description.assign_splits(sample_ids, self._read_text)
 
+    def merge_splits(self, known: Mapping[str, list[str]], listed: dict[str, list[str]]) -> dict[str, list[str]]:
+        """Those that the source lists; those of the store where it has neither a rule nor a split file."""
+        lists_none = self.description.splits is None and not listed
+        return dict(known) if lists_none else listed
+
     def excluded(self) -> set[str]:
         """Ids listed in the blacklists beside the samples."""
         return self.description.excluded_ids(self._read_text)

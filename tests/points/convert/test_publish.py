@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 import logging
 import os
 import shutil
@@ -13,6 +15,7 @@ import pytest
 import torch
 
 from tests.helpers.commits import add
+from tests.helpers.described_source import Source
 from tests.helpers.small_source import KIND, write_source
 from tests.helpers.stores import nan, objects, write_broken
 from zarr_core.convert import main
@@ -368,3 +371,42 @@ def test_mass_retirement_has_to_be_confirmed(tmp_path: Path, source: Path, capsy
     assert report.retired == ["run_2"], "run_1 is not in the collection, run_3 is there"
     assert main([*command, "--max-retired-share", "1", "--quiet"]) == 0
     assert sorted(load_manifest(store).samples) == ["run_3", "run_4"]
+
+
+def test_a_description_without_splits_leaves_those_of_the_store(tmp_path: Path) -> None:
+    source = Source(tmp_path)
+    source.write("case_1", "case_2", "case_3")
+    (source.root / "train_design_ids.txt").unlink()
+    files = {"train.txt": "case_1\n", "test.txt": "case_2\ncase_3\n", "bad.txt": "case_3\n"}
+    for name, text in files.items():
+        (source.root / name).write_text(text)
+    plain = json.loads(source.kind.read_text())
+    rule = {"rule": "files", "filename": "{split}.txt", "names": ["train", "test"]}
+    source.kind.write_text(json.dumps(plain | {"splits": rule, "blacklists": ["bad.txt"]}))
+    source.convert()
+    before = source.reader().manifest
+    assert before.splits == {"train": ["case_1"], "test": ["case_2", "case_3"]}
+    source.kind.write_text(json.dumps(plain))
+    report = source.convert()
+    after = source.reader().manifest
+    assert (after.splits, after.excluded) == (before.splits, before.excluded)
+    assert "the source lists no splits, so those of the store stay (train, test)" in " ".join(report.notes)
+    assert (source.store / "train.txt").exists()
+    source.kind.write_text(json.dumps(plain | {"splits": {"rule": "folders", "folders": {}}}))
+    source.convert()
+    assert source.reader().manifest.splits == {}
+
+
+def test_a_permutation_is_not_applied_to_ids_of_another_form(tmp_path: Path) -> None:
+    source = Source(tmp_path)
+    source.write("case_1", "case_2")
+    plain = json.loads(source.kind.read_text())
+    rule: dict[str, Any] = {"rule": "permutation", "count": 2, "seed": 0, "sizes": {"train": 1, "test": 1}}
+    source.kind.write_text(json.dumps(plain | {"splits": rule}))
+    with pytest.raises(
+        SourceError, match="are of samples run_1 to run_2, but this one is 'case_1'.*sample_id: \"case_"
+    ):
+        source.convert()
+    source.kind.write_text(json.dumps(plain | {"splits": rule | {"sample_id": "case_{}"}}))
+    source.convert()
+    assert sorted(itertools.chain.from_iterable(source.reader().manifest.splits.values())) == ["case_1", "case_2"]

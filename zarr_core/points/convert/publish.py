@@ -218,6 +218,12 @@ def _attempt(
     fitting = without(pending.written, misfits)
     # A refused sample keeps its earlier group, if it has one.
     stored = kept | fitting
+    source = selection.source
+    splits = source.merge_splits(start.splits, selection.splits)
+    # Whoever described no splits described no blacklists either.
+    keeps_excluded = not source.lists_all_splits or (
+        not source.description.blacklists and not selection.splits and bool(splits)
+    )
     refused = without(start.quarantine, vanished | fitting.keys())
     after = replace(
         start,
@@ -227,8 +233,8 @@ def _attempt(
         dataset_kind=description.name,
         domains=columns_of(stored),
         samples=stored,
-        splits=selection.source.merge_splits(start.splits, selection.splits),
-        excluded=selection.excluded if selection.source.lists_all_splits else start.excluded,
+        splits=splits,
+        excluded=start.excluded if keeps_excluded else selection.excluded,
         quarantine=refused | misfits | pending.refused,
         retired=(start.retired | (vanished & samples.keys())).difference(stored),
         fingerprints=start.fingerprints if start.samples or start.quarantine else job.fingerprints,
@@ -279,6 +285,11 @@ def _report(attempt: _Attempt, manifest: StoreManifest, collected: list[str]) ->
     known = attempt.before.samples if attempt.before else {}
     stored = manifest.samples
     notes = [*attempt.selection.notes, *overlaps(manifest.splits, manifest.excluded)]
+    if attempt.selection.source.lists_all_splits and manifest.splits and not attempt.selection.splits:
+        notes.append(
+            f"the source lists no splits, so those of the store stay ({', '.join(manifest.splits)}); with "
+            "`splits: {rule: folders, folders: {}}` in its description, they are removed"
+        )
     return PublishReport(
         manifest,
         added=list(without(stored, known)),
@@ -313,7 +324,8 @@ def _remove_stale_documents(storage: Storage, attempt: _Attempt) -> None:
     if before is None or not selection.source.lists_all_splits:
         return
     description = selection.source.description
-    copied = [name for split, name in description.split_files.items() if split in before.splits]
+    gone = before.splits.keys() - attempt.after.splits.keys()
+    copied = [name for split, name in description.split_files.items() if split in gone]
     copied += description.blacklists if before.excluded else ()
     stale = [name for name in copied if name not in selection.documents and storage.exists(name)]
     if stale:
