@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
+import struct
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +15,7 @@ import torch
 import zarr
 
 from zarr_core import write_sample
-from zarr_core.format.packed import parse_head
+from zarr_core.format.packed import head_bytes, parse_head
 from zarr_core.points.read.reader import ZarrChunkReader
 from zarr_core.points.store.head import load_manifest
 from zarr_core.points.verify.store import verify_store
@@ -71,6 +74,18 @@ def flip(path: Path, at: int = 10) -> None:
     data = bytearray(path.read_bytes())
     data[at] ^= 1
     path.write_bytes(data)
+
+
+def forge_head(archive: Path, change: Callable[[Any], None]) -> int:
+    """Change the document of an archive, with its checksum; returns the size of the new head."""
+    data = archive.read_bytes()
+    head = head_bytes(data)
+    document = json.loads(data[39:head])
+    change(document)
+    content = json.dumps(document, separators=(",", ":")).encode().ljust(head - 39)
+    header = struct.pack("<III", zlib.crc32(content), len(content), len(content))
+    archive.write_bytes(data[:14] + header + data[26:39] + content + data[head:])
+    return 39 + len(content)
 
 
 def damage(root: Path, sample_id: str) -> Path:

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from zarr_core._util.documents import DocumentError, expect, parse_json, to_json
-from zarr_core.errors import CorruptChunkError, SourceError
+from zarr_core.errors import SourceError
 from zarr_core.format.names import check_relative_path
 from zarr_core.format.object_names import ATTRIBUTES_KEY, ZARR_JSON
 
@@ -270,12 +270,6 @@ class Archive:
                 chunks.setdefault(chunk["array"], []).append((start, entry.size))
         packed = {array: _pack_places(places) for array, places in chunks.items()}
         return {"bytes": body, "chunks": packed, "objects": objects}
-
-
-def check_entry(name: str, data: bytes | memoryview, crc32: int) -> None:
-    """Raise CorruptChunkError unless bytes have the CRC-32 that the archive records for them."""
-    if zlib.crc32(data) != crc32:
-        raise CorruptChunkError(f"{name}: its CRC-32 in the archive is another")
 
 
 def _starts(entries: Sequence[Entry]) -> list[int]:

@@ -7,7 +7,7 @@ every cache and fetched again; what is damaged a second time is damaged where it
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import numpy as np
 
@@ -50,6 +50,42 @@ def fetch_checked(
     objects.discard([*again, *{other for number in damaged for other in also_discard(number)}])
     for number, data in zip(damaged, objects.fetch(again), strict=True):
         use(number, data)
+
+
+class Part(Protocol):
+    """A part of an object with a checksum of its own, such as a chunk."""
+
+    @property
+    def start(self) -> int:
+        """Its first byte in the object."""
+        ...
+
+    @property
+    def stop(self) -> int:
+        """The first byte after it."""
+        ...
+
+
+P = TypeVar("P", bound=Part)
+
+
+def check_parts(parts: Iterable[P], start: int, stop: int, check: Callable[[P, bytes], object], data: bytes) -> bytes:
+    """Check the parts of bytes ``[start, stop)`` of an object; returns the bytes.
+
+    Args:
+        parts: lie in the range.
+        start, stop: the range.
+        check: takes a part and its bytes; raises CorruptChunkError, with the part and its place, if they are damaged.
+        data: the bytes as they were read.
+
+    Raises:
+        CorruptChunkError: fewer bytes were read, or a part is damaged.
+    """
+    if len(data) != stop - start:
+        raise CorruptChunkError(f"bytes {start} to {stop}: only {len(data)} bytes were read")
+    for part in parts:
+        check(part, data[part.start - start : part.stop - start])
+    return data
 
 
 def read_checked(storage: Storage, name: str, start: int, stop: int, decode: Callable[[bytes], T]) -> T:

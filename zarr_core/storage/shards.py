@@ -11,7 +11,7 @@ from zarr_core.errors import CorruptChunkError
 from zarr_core.format.array_metadata import ArrayLayout
 from zarr_core.format.ranges import MAX_READ_BYTES, coalesce
 from zarr_core.format.shards import ChunkRange, check_chunk, chunk_ranges
-from zarr_core.storage.checked import read_checked
+from zarr_core.storage.checked import check_parts, read_checked
 from zarr_core.storage.storage import Storage
 
 
@@ -92,18 +92,15 @@ class StoredShard:
         yield self.index
 
     def _read(self, start: int, stop: int, chunks: Sequence[ChunkRange]) -> bytes:
-        return read_checked(self.storage, self.name, start, stop, partial(self._checked, start, stop, chunks))
+        check = partial(check_parts, chunks, start, stop, self._check)
+        return read_checked(self.storage, self.name, start, stop, check)
 
-    def _checked(self, start: int, stop: int, chunks: Sequence[ChunkRange], data: bytes) -> bytes:
-        if len(data) != stop - start:
-            raise CorruptChunkError(f"bytes {start} to {stop}: only {len(data)} bytes were read")
-        for chunk in chunks:
-            try:
-                check_chunk(self.layout, data[chunk.start - start : chunk.stop - start])
-            except CorruptChunkError as error:
-                where = f"chunk {chunk.number} (bytes {chunk.start} to {chunk.stop})"
-                raise CorruptChunkError(f"{where}: {error}") from error
-        return data
+    def _check(self, chunk: ChunkRange, data: bytes) -> None:
+        try:
+            check_chunk(self.layout, data)
+        except CorruptChunkError as error:
+            where = f"chunk {chunk.number} (bytes {chunk.start} to {chunk.stop})"
+            raise CorruptChunkError(f"{where}: {error}") from error
 
 
 def is_intact(storage: Storage, name: str, layout: ArrayLayout, number: int = 0, *, sparse: bool = False) -> bool:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import shutil
-import zlib
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -14,7 +12,7 @@ import pytest
 
 from tests.helpers.faults import Kill, is_killed
 from tests.helpers.small_source import KIND, write_source
-from tests.helpers.stores import assert_reads_equal, flip, objects
+from tests.helpers.stores import assert_reads_equal, flip, forge_head, objects
 from zarr_core import write_sample
 from zarr_core.format.packed import parse_head
 from zarr_core.format.ranges import MAX_READ_BYTES
@@ -252,13 +250,12 @@ def test_an_archive_that_lies_is_a_problem_of_its_sample(
     source: Path, tmp_path: Path, key: str, value: Any, options: Any
 ) -> None:
     archive = archive_of(source, "run_2")
-    data = archive.read_bytes()
-    head = parse_head(data).head
-    document = json.loads(data[39:head])
-    document["attributes"]["zarr_core"]["packed"][key] = value
-    content = json.dumps(document, separators=(",", ":")).encode().ljust(head - 39)
-    assert len(content) == head - 39
-    archive.write_bytes(data[:14] + zlib.crc32(content).to_bytes(4, "little") + data[18:39] + content + data[head:])
+    head = parse_head(archive.read_bytes()).head
+
+    def lie(document: Any) -> None:
+        document["attributes"]["zarr_core"]["packed"][key] = value
+
+    assert forge_head(archive, lie) == head
     report = stage_store(source, tmp_path / "copy", **options)
     assert [sample.sample_id for sample in report.failed] == (["run_2"] if report.failed else [])
     assert {path.name for path in tmp_path.iterdir()} == {"copy", "source_store"}

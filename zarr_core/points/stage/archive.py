@@ -9,12 +9,12 @@ from functools import partial
 from zarr_core.errors import CorruptChunkError
 from zarr_core.format.packed import PackedGroup, parse_head
 from zarr_core.format.ranges import MAX_READ_BYTES, coalesce
-from zarr_core.points.stage.pieces import Piece, checked
+from zarr_core.points.stage.pieces import Piece, check_piece
 from zarr_core.points.stage.task import Item, StageTask
 from zarr_core.points.store.manifest import SampleEntry
 from zarr_core.storage import ObjectInfo, Storage
 from zarr_core.storage.archives import is_archive
-from zarr_core.storage.checked import read_checked
+from zarr_core.storage.checked import check_parts, read_checked
 from zarr_core.storage.temporary import strip_temp_suffix
 
 
@@ -68,7 +68,7 @@ class StoredArchive:
         yield self._read(end, self.size, [])
 
     def _read(self, start: int, stop: int, entries: list[Piece]) -> bytes:
-        check = partial(checked, entries, start, stop)
+        check = partial(check_parts, entries, start, stop, check_piece)
         if stop <= len(self._first):
             try:
                 return check(self._first[start:stop])

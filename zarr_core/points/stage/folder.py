@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any
 
-from zarr_core._util.documents import expect, parse_json, to_json
+from zarr_core._util.documents import parse_json, to_json
 from zarr_core.errors import CorruptChunkError, StoreError
-from zarr_core.format.array_metadata import group_arrays
+from zarr_core.format.array_metadata import ArrayLayout, group_arrays
 from zarr_core.format.object_names import ATTRIBUTES_KEY, ZARR_JSON
+from zarr_core.points.stage.archive import remove_leftovers
 from zarr_core.points.stage.task import Item, StageTask, group_name
-from zarr_core.points.store.group import chunk_object_bytes, recorded_attributes
+from zarr_core.points.store.group import chunk_object_bytes, only_fields, recorded_attributes
 from zarr_core.points.store.manifest import SampleEntry
 from zarr_core.points.store.mesh import MESH, check_mesh_object, mesh_bytes
 from zarr_core.storage import ObjectInfo
@@ -23,8 +24,6 @@ from zarr_core.storage.temporary import strip_temp_suffix
 
 # Shards of a sample that each worker copies at the same time.
 _SHARDS_AT_A_TIME = 4
-# What a group records of each of its fields.
-_OF_FIELDS = ("moments", "stored_bytes", "rounding")
 
 
 class FolderCopy:
@@ -47,15 +46,19 @@ class FolderCopy:
         _, entry, known = item
         self.source, self.target, self.entry = task.source, task.target, entry
         self.group = self.source.read(f"{entry.relpath}/{ZARR_JSON}")
+        self.layouts: dict[str, ArrayLayout] = {}
+        fields = []
         try:
             document = parse_json(self.group)
             layouts = group_arrays(document)
-            self.layouts = {name: layout for name, layout in layouts.items() if name in task.arrays}
+            for name, layout in layouts.items():
+                if name in task.arrays:
+                    self.layouts[name] = layout
+                    fields.append(task.arrays[name])
             self.whole = len(self.layouts) == len(layouts)
             self.mesh_bytes = sum(mesh_bytes(recorded_attributes(document) or {}).values()) if self.whole else 0
             if self.layouts and not self.whole:
-                fields = {name: task.arrays[name] for name in self.layouts}
-                self.group = _reduced(document, fields, entry.relpath)
+                self.group = _reduced(document, self.layouts, fields, entry.relpath)
         except ValueError as error:
             raise StoreError(f"{entry.relpath}/{ZARR_JSON} cannot be read: {error}") from error
         if not self.layouts:
@@ -72,7 +75,10 @@ class FolderCopy:
         # Different content needs a different name: caches and pinned readers identify groups by name.
         content: list[Any] = [self.entry.relpath, sorted(self.layouts)]
         if not self.entry.is_ours:  # another program may overwrite its group
-            content.append([(name, info.size, info.version) for name, info in self.found.items()])
+            objects = []
+            for name, info in self.found.items():
+                objects.append((name, info.size, info.version))
+            content.append(objects)
         return group_name(sample_id, content)
 
     def _is_another(self, relpath: str) -> bool:
@@ -86,7 +92,12 @@ class FolderCopy:
     def meshes(self) -> Mapping[str, ObjectInfo]:
         """Objects of the sample's meshes by name; none if the copy has only part of its fields."""
         folder = f"{self.entry.relpath}/{MESH}/"
-        return {name: info for name, info in self.found.items() if self.whole and name.startswith(folder)}
+        objects = {}
+        if self.whole:
+            for name, info in self.found.items():
+                if name.startswith(folder):
+                    objects[name] = info
+        return objects
 
     def copy(self) -> tuple[SampleEntry, int, int]:
         """Copy what is missing, the group's ``zarr.json`` last: the entry, bytes copied and bytes kept, of shards."""
@@ -94,8 +105,7 @@ class FolderCopy:
         mesh_size = chunk_object_bytes(sizes, self.entry.relpath)
         if mesh_size != self.mesh_bytes:
             raise CorruptChunkError(f"its meshes have {mesh_size:,} bytes, {self.mesh_bytes:,} were recorded")
-        if self.target.is_local:  # the stage lock excludes other writers, so these are leftovers
-            self.target.delete([name for name in self.target_sizes if strip_temp_suffix(name)[1]])
+        remove_leftovers(self.target, self.relpath)
         copied = kept = 0
         with ThreadPoolExecutor(_SHARDS_AT_A_TIME) as threads:
             for new, present in threads.map(self._copy_shard, self._shards()):
@@ -112,17 +122,19 @@ class FolderCopy:
 
     def _staged_entry(self, size: int) -> SampleEntry:
         """The sample's entry in the manifest of the copy; ``size`` is that of its shards."""
-        domains = {name.partition("/")[0] for name in self.layouts}
-        fields = self.entry.fields
-        if fields is not None:
-            fields = {name: column for name, column in fields.items() if column.array_name in self.layouts}
-        return replace(
-            self.entry,
-            relpath=self.relpath,
-            domains={domain: grid for domain, grid in self.entry.domains.items() if domain in domains},
-            fields=fields,
-            bytes=size if self.entry.bytes else 0,
-        )
+        kept = {array.partition("/")[0] for array in self.layouts}
+        domains = {}
+        for domain, grid in self.entry.domains.items():
+            if domain in kept:
+                domains[domain] = grid
+        fields = None
+        if self.entry.fields is not None:
+            fields = {}
+            for name, column in self.entry.fields.items():
+                if column.array_name in self.layouts:
+                    fields[name] = column
+        size = size if self.entry.bytes else 0
+        return replace(self.entry, relpath=self.relpath, domains=domains, fields=fields, bytes=size)
 
     def _shards(self) -> Iterator[tuple[str, int]]:
         """Name of the array and number of every shard."""
@@ -162,20 +174,29 @@ class FolderCopy:
             self.target.write(path, [data])
 
 
-def _reduced(document: dict[str, Any], names: Mapping[str, str], relpath: str) -> bytes:
-    """A group's ``zarr.json`` with a subset of its arrays, given as canonical field names by array name."""
+def _reduced(document: dict[str, Any], arrays: Collection[str], fields: Collection[str], relpath: str) -> bytes:
+    """A group's ``zarr.json`` with a subset of its arrays.
+
+    Args:
+        document: content of the ``zarr.json``.
+        arrays: names of the arrays that are kept.
+        fields: their canonical field names.
+        relpath: path of the group.
+    """
     below = document["consolidated_metadata"]
-    kept = names.keys() | {name.rpartition("/")[0] for name in names}
-    metadata = {name: value for name, value in below["metadata"].items() if name in kept}
+    kept = set(arrays)
+    for array in arrays:
+        kept.add(array.rpartition("/")[0])
+    metadata = {}
+    for name, value in below["metadata"].items():
+        if name in kept:
+            metadata[name] = value
     attributes = dict(document.get("attributes", {}))
     recorded = recorded_attributes(document)
     if recorded is not None:
-        reduced: dict[str, Any] = recorded | {"staged_from": relpath}
+        reduced = only_fields(recorded, fields)
+        reduced["staged_from"] = relpath
         reduced.pop("meshes", None)
-        for key in _OF_FIELDS:
-            if key in recorded:
-                by_field = expect(dict, recorded[key], key)
-                reduced[key] = {field: value for field, value in by_field.items() if field in names.values()}
         attributes[ATTRIBUTES_KEY] = reduced
     document = document | {"attributes": attributes, "consolidated_metadata": below | {"metadata": metadata}}
     return to_json(document)

@@ -11,7 +11,7 @@ from zarr_core.errors import CorruptChunkError
 from zarr_core.format.ranges import MAX_READ_BYTES, coalesce
 from zarr_core.points.store.mesh import check_mesh_object
 from zarr_core.storage import Storage
-from zarr_core.storage.checked import read_checked
+from zarr_core.storage.checked import check_parts, read_checked
 
 # Ranges of a sample that each worker reads at the same time.
 _READS = 4
@@ -50,17 +50,17 @@ def read_pieces(storage: Storage, pieces: Iterable[Piece]) -> Iterator[tuple[str
 
 def _read(storage: Storage, group: Sequence[Piece]) -> list[tuple[str, bytes]]:
     start, stop = group[0].start, group[-1].stop
-    data = read_checked(storage, group[0].object, start, stop, partial(checked, group, start, stop))
-    return [(piece.name, data[piece.start - start : piece.stop - start]) for piece in group]
+    check = partial(check_parts, group, start, stop, check_piece)
+    data = read_checked(storage, group[0].object, start, stop, check)
+    found = []
+    for piece in group:
+        found.append((piece.name, data[piece.start - start : piece.stop - start]))
+    return found
 
 
-def checked(pieces: Iterable[Piece], start: int, stop: int, data: bytes) -> bytes:
-    """Bytes ``[start, stop)`` of an object; raises CorruptChunkError if a piece of them is damaged."""
-    if len(data) != stop - start:
-        raise CorruptChunkError(f"bytes {start} to {stop}: only {len(data)} bytes were read")
-    for piece in pieces:
-        try:
-            check_mesh_object(piece.name, data[piece.start - start : piece.stop - start])
-        except CorruptChunkError as error:
-            raise CorruptChunkError(f"{error} (bytes {piece.start} to {piece.stop} of {piece.object})") from error
-    return data
+def check_piece(piece: Piece, data: bytes) -> None:
+    """Raise CorruptChunkError if the bytes of a piece are damaged."""
+    try:
+        check_mesh_object(piece.name, data)
+    except CorruptChunkError as error:
+        raise CorruptChunkError(f"{error} (bytes {piece.start} to {piece.stop} of {piece.object})") from error

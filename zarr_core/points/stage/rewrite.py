@@ -20,7 +20,7 @@ from zarr_core.format.packed import PACKED_KEY, PackedGroup, chunk_name, head_by
 from zarr_core.format.shards import ChunkIndex, pack_lengths, shard_index, unpack_lengths
 from zarr_core.points.stage.pieces import Piece, read_pieces
 from zarr_core.points.stage.thin import FirstPoints
-from zarr_core.points.store.group import SOURCE_POINTS, entry_of, recorded_attributes
+from zarr_core.points.store.group import SOURCE_POINTS, entry_of, only_fields, recorded_attributes
 from zarr_core.points.store.manifest import SampleEntry
 from zarr_core.points.store.mesh import MESH, Write
 from zarr_core.points.store.packing import Packing
@@ -28,9 +28,6 @@ from zarr_core.storage import Storage
 from zarr_core.storage.archives import is_archive
 from zarr_core.storage.shards import StoredShard
 from zarr_core.storage.uploads import Uploads
-
-# What a group records of each of its fields.
-_OF_FIELDS = ("moments", "rounding")
 
 
 @dataclass(frozen=True)
@@ -202,15 +199,9 @@ class RewrittenGroup:
         """The content of the group's ``zarr.json`` in its other form, without the positions of an archive."""
         names = _names(self.layouts)
         lengths = self._lengths()
-        recorded = dict(self._recorded)
+        recorded = only_fields(self._recorded, names.values())
         recorded.pop(PACKED_KEY, None)
         recorded.pop("chunk_bytes", None)
-        if not self.is_whole:
-            recorded.pop("meshes", None)
-        for key in _OF_FIELDS:
-            if key in recorded:
-                of_fields = expect(dict, recorded[key], key)
-                recorded[key] = {field: value for field, value in of_fields.items() if field in names.values()}
         meshes = recorded.pop("meshes", None)
         recorded["stored_bytes"] = {}
         chunk_bytes = {}
@@ -221,7 +212,7 @@ class RewrittenGroup:
                 chunk_bytes[array] = pack_lengths(lengths[array])
         if chunk_bytes:
             recorded["chunk_bytes"] = chunk_bytes
-        if meshes is not None:
+        if meshes is not None and self.is_whole:
             recorded["meshes"] = meshes
         if self._cut:
             recorded[SOURCE_POINTS] = self._cut | recorded.get(SOURCE_POINTS, {})

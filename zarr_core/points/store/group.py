@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, TypeVar
 
 from pydantic import StrictInt, TypeAdapter
@@ -28,6 +28,8 @@ SOURCE_POINTS = "source_points"
 
 _Record = TypeVar("_Record")
 _SIZES = TypeAdapter(dict[str, StrictInt])
+# What a group records of each of its fields.
+_OF_FIELDS = ("moments", "stored_bytes", "rounding")
 
 # Objects that a conversion writes. A sample id may contain slashes, so the longest possible prefix is the group.
 _GROUP = re.compile(
@@ -82,6 +84,20 @@ def recorded_moments(recorded: dict[str, Any]) -> dict[str, FieldMoments]:
 def recorded_rounding(recorded: dict[str, Any]) -> dict[str, RoundingError]:
     """Recorded rounding errors by canonical field name; empty in a group of an older version. Raises DocumentError."""
     return _by_field(recorded.get("rounding", {}), "rounding", RoundingError.from_json)
+
+
+def only_fields(recorded: Mapping[str, Any], fields: Collection[str]) -> dict[str, Any]:
+    """What a group records, but of some of its fields only; raises DocumentError."""
+    reduced = dict(recorded)
+    for key in _OF_FIELDS:
+        if key not in recorded:
+            continue
+        kept = {}
+        for field, value in expect(dict, recorded[key], key).items():
+            if field in fields:
+                kept[field] = value
+        reduced[key] = kept
+    return reduced
 
 
 def _by_field(values: Any, name: str, read: Callable[[dict[str, Any]], _Record]) -> dict[str, _Record]:

@@ -25,6 +25,14 @@ def root(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return store
 
 
+@pytest.fixture(scope="module")
+def packed(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    pytest.importorskip("tensorstore", reason="needs the tensorstore extra")
+    store = tmp_path_factory.mktemp("packed") / "store"
+    convert(KIND, store, root=source, chunk_points=CHUNK, layout="packed")
+    return store
+
+
 def upload(root: Path, s3_root: str) -> str:
     import s3fs
 

@@ -6,10 +6,8 @@ import copy
 import json
 import os
 import shutil
-import struct
 import time
 import tracemalloc
-import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,9 +21,9 @@ from tests.helpers.arrays import assert_equal
 from tests.helpers.documents import edit
 from tests.helpers.examples import examples
 from tests.helpers.small_source import KIND
+from tests.helpers.stores import forge_head
 from tests.points.read.engines.conftest import CHUNK
 from zarr_core.errors import CorruptChunkError, ManifestError, ZarrCoreError
-from zarr_core.format.packed import head_bytes
 from zarr_core.points.convert.conversion import convert
 from zarr_core.points.read.engines import ENGINES
 from zarr_core.points.read.engines import mapped as engine_maps
@@ -38,21 +36,13 @@ RUN = "run_1"
 
 
 @pytest.fixture(scope="module")
-def intact(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    pytest.importorskip("tensorstore", reason="needs the tensorstore extra")
-    store = tmp_path_factory.mktemp("intact") / "store"
-    convert(KIND, store, root=source, chunk_points=CHUNK, layout="packed")
-    return store
-
-
-@pytest.fixture(scope="module")
-def truth(intact: Path) -> dict[str, np.ndarray]:
-    return ZarrChunkReader(intact, engine="zarr").read_sample(RUN)
+def truth(packed: Path) -> dict[str, np.ndarray]:
+    return ZarrChunkReader(packed, engine="zarr").read_sample(RUN)
 
 
 @pytest.fixture
-def store(intact: Path, tmp_path: Path) -> Path:
-    shutil.copytree(intact, tmp_path / "store")
+def store(packed: Path, tmp_path: Path) -> Path:
+    shutil.copytree(packed, tmp_path / "store")
     return tmp_path / "store"
 
 
@@ -60,21 +50,9 @@ def archive(store: Path, sample_id: str = RUN) -> Path:
     return store / load_manifest(store).samples[sample_id].relpath
 
 
-def forge(path: Path, change: Callable[[Any], None]) -> int:
-    """Change the document of an archive and its checksum; returns the size of the new head."""
-    data = path.read_bytes()
-    head = head_bytes(data)
-    document = json.loads(data[39:head])
-    change(document)
-    content = json.dumps(document, separators=(",", ":")).encode().ljust(head - 39)
-    header = struct.pack("<III", zlib.crc32(content), len(content), len(content))
-    path.write_bytes(data[:14] + header + data[26:39] + content + data[head:])
-    return 39 + len(content)
-
-
 def forge_packed(store: Path, change: Callable[[Any], None]) -> None:
     """Change what an archive says of its entries; the manifest says the right size of its head."""
-    head = forge(archive(store), lambda document: change(document["attributes"]["zarr_core"]["packed"]))
+    head = forge_head(archive(store), lambda document: change(document["attributes"]["zarr_core"]["packed"]))
     edit(store / "manifest.json", "samples", RUN, "head", value=head)
 
 
@@ -124,11 +102,11 @@ def test_zeros_instead_of_a_region(store: Path, truth: dict[str, np.ndarray], en
 @settings(max_examples=examples(60))
 @given(data=st.data())
 def test_any_changed_bytes(
-    intact: Path, truth: dict[str, np.ndarray], tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+    packed: Path, truth: dict[str, np.ndarray], tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
     store = tmp_path_factory.getbasetemp() / "changed"
     if not store.exists():
-        shutil.copytree(intact, store)
+        shutil.copytree(packed, store)
     path = archive(store)
     whole = path.read_bytes()
     changed = bytearray(whole)
@@ -274,7 +252,7 @@ def test_metadata_that_claims_any_size_takes_no_memory(store: Path, truth: dict[
             packed["chunks"][f"volume/unused_{number}"] = [0, 64, 64, 1 << 22]
             packed["bytes"] = 1 << 47
 
-    edit(store / "manifest.json", "samples", RUN, "head", value=forge(archive(store), claim))
+    edit(store / "manifest.json", "samples", RUN, "head", value=forge_head(archive(store), claim))
     tracemalloc.start()
     try:
         assert_equal(ZarrChunkReader(store).read_sample(RUN), truth)

@@ -48,14 +48,6 @@ class Recorded(Objects):
         return self._objects.fetch(requests)
 
 
-@pytest.fixture(scope="module")
-def packed(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    pytest.importorskip("tensorstore", reason="needs the tensorstore extra")
-    store = tmp_path_factory.mktemp("packed") / "store"
-    convert(KIND, store, root=source, chunk_points=CHUNK, layout="packed")
-    return store
-
-
 def arrays_of(chance: np.random.Generator, points: dict[str, int], fields: set[str]) -> dict[str, np.ndarray]:
     """Values of the positions of domains, and of other fields, (points, components)."""
     chosen = {f"{domain}_position" for domain in points} | {name for name in fields if name.partition("_")[0] in points}
