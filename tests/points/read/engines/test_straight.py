@@ -6,15 +6,18 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 
+from tests.helpers.arrays import assert_equal
 from tests.helpers.small_source import KIND
+from tests.helpers.stores import object_place
 from tests.points.read.engines.conftest import CHUNK
 from zarr_core.errors import CorruptChunkError
 from zarr_core.points.convert.conversion import convert
-from zarr_core.points.read.engines import straight
+from zarr_core.points.read.engines import direct, straight
 from zarr_core.points.read.reader import ZarrChunkReader
 from zarr_core.storage import maps
 from zarr_core.storage.byte_ranges import LocalObjects
@@ -33,6 +36,13 @@ def not_mapped(monkeypatch: pytest.MonkeyPatch) -> None:
 def store(source: Path, tmp_path: Path) -> Path:
     convert(KIND, tmp_path / "store", root=source, chunk_points=CHUNK, codec="none")
     return tmp_path / "store"
+
+
+@pytest.fixture
+def archive(source: Path, tmp_path: Path) -> Path:
+    """A store of packed samples."""
+    convert(KIND, tmp_path / "packed", root=source, chunk_points=CHUNK, codec="none", layout="packed")
+    return tmp_path / "packed"
 
 
 @pytest.fixture
@@ -130,3 +140,50 @@ def test_samples_of_other_programs_are_checked_each_time(store: Path) -> None:
     flip(shard(store), 0)
     with pytest.raises(CorruptChunkError, match="checksum mismatch"):
         reader.read_sample("run_1", {}, FIELD)
+
+
+@pytest.mark.parametrize("layout", ["store", "archive"])
+def test_a_sample_drawn_twice_overlaps_itself(
+    request: pytest.FixtureRequest, layout: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same points, overlapping ones, and others, in any order; before and after the chunks were checked."""
+    reader = ZarrChunkReader(request.getfixturevalue(layout))
+    expected = ZarrChunkReader(request.getfixturevalue(layout), engine="zarr")
+    points = {"surface": 20, "volume": 40}
+    selection = reader.selection(points)
+    epochs = [5, 0, 5, 3, 1, 2, 0]
+    read = Mock(wraps=straight.read_straight)
+    monkeypatch.setattr(direct, "read_straight", read)
+    for times in (1, 2):
+        items = reader.read_items([reader.draws(selection, "run_1", epoch=epoch) for epoch in epochs])
+        for epoch, item in zip(epochs, items, strict=True):
+            assert_equal(item, expected.read_sample("run_1", points, epoch=epoch))
+        assert read.call_count == times  # not again, field by field, as after a read of too many bytes
+
+
+def test_all_fields_of_a_domain_are_one_system_call(archive: Path, calls: list[list[int]]) -> None:
+    """Chunks of the fields lie side by side; they are read in the order of the archive, not of the fields."""
+    reader = ZarrChunkReader(archive)
+    fields = ["volume_velocity", "volume_position", "volume_pressure"]
+    for fields_again in (fields, fields[::-1]):
+        reader.read_sample("run_1", {}, fields_again)
+    assert len(calls) == 2
+
+
+@pytest.mark.parametrize("fields", [["volume_position", "volume_velocity"], ["volume_velocity", "volume_position"]])
+def test_the_damaged_field_is_named_among_others(archive: Path, fields: list[str]) -> None:
+    path, start, size = object_place(archive, "run_1", "volume/velocity/c/1/0")
+    flip(path, start)
+    where = rf"run_1, volume_velocity: .*chunk 1 \(bytes {start} to {start + size}"
+    with pytest.raises(CorruptChunkError, match=where):
+        ZarrChunkReader(archive).read_sample("run_1", {}, fields)
+
+
+@pytest.mark.parametrize("fields", [["surface_pressure", "volume_velocity"], ["volume_velocity", "surface_pressure"]])
+def test_the_field_that_is_cut_off_is_named_among_others(archive: Path, fields: list[str]) -> None:
+    reader = ZarrChunkReader(archive)
+    reader.read_sample("run_1", {}, fields)
+    path, start, _ = object_place(archive, "run_1", "volume/velocity/c/0/0")
+    os.truncate(path, start + 5)
+    with pytest.raises(CorruptChunkError, match=r"run_1, volume_velocity.*: expected \d+ bytes, but only"):
+        reader.read_sample("run_1", {}, fields)
