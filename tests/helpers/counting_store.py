@@ -1,14 +1,17 @@
-"""A Zarr store that counts the read requests which reach it."""
+"""Counts the requests that reach a Zarr store, or the samples of a store of this library."""
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
+import pytest
 from zarr.abc.store import ByteRequest, Store
 from zarr.core.buffer import Buffer, BufferPrototype
 from zarr.storage import WrapperStore
+
+from zarr_core.storage import Storage
 
 T = TypeVar("T")
 
@@ -73,3 +76,25 @@ class Kept(Generic[T]):
         """What was made, once."""
         (only,) = self.made
         return only
+
+
+class Requests:
+    """Counts the operations on the samples of a store, by name."""
+
+    def __init__(self, root: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.counts: Counter[str] = Counter()
+        self.sizes: list[int] = []
+        for operation in ("_read", "_info", "infos", "write"):
+            self._count(root, operation, getattr(Storage, operation), monkeypatch)
+
+    def _count(self, root: str, operation: str, real: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        def counted(storage: Storage, name: str, *arguments: Any, **options: Any) -> Any:
+            is_counted = storage.root == root and name.startswith("samples/")
+            if is_counted:
+                self.counts[operation.strip("_")] += 1
+            result = real(storage, name, *arguments, **options)
+            if is_counted and operation == "_read":
+                self.sizes.append(len(result))
+            return result
+
+        monkeypatch.setattr(Storage, operation, counted)

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.helpers.counting_store import Requests
 from tests.helpers.faults import Kill, is_killed
 from tests.helpers.small_source import KIND, load_field, write_source
 from tests.helpers.stores import flip, nan, objects, replace_unnoticed, stored_values, write_broken
@@ -184,6 +185,20 @@ def test_force_repairs_what_differs_and_touches_nothing_else(tmp_path: Path, sou
     changed = {path for path, time in times.items() if path.stat().st_mtime_ns != time}
     assert {path for path in changed if path.suffix != ".lock"} == {archive(store)}
     assert verify_store(str(store), source=str(source)).ok
+
+
+def test_force_reads_a_sample_in_a_bucket_by_large_ranges(
+    source: Path, memory_root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    convert(KIND, memory_root, source_url=str(source), **SETTINGS)
+    requests = Requests(memory_root, monkeypatch)
+    assert convert(KIND, memory_root, source_url=str(source), force=True).ok
+    assert requests.counts == {"info": 3, "read": 3}
+    values = raise_pressure(source)
+    assert convert(KIND, memory_root, source_url=str(source), force=True).ok
+    # The sample of other content has another name, at which there is nothing yet.
+    assert (requests.counts["write"], requests.counts["read"]) == (1, 3 + 4)
+    np.testing.assert_array_equal(np.sort(stored_values(memory_root, "run_2", "surface/pressure")[:, 0]), values)
 
 
 @pytest.mark.parametrize("lost", ["chunk", "head", "end", "chunk and head", "everything"])

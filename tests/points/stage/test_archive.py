@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import shutil
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from tests.helpers.counting_store import Requests
 from tests.helpers.faults import Kill, is_killed
 from tests.helpers.small_source import KIND, write_source
 from tests.helpers.stores import assert_reads_equal, flip, forge_head, objects
@@ -38,28 +38,6 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def source(made: Path, tmp_path: Path) -> Path:
     shutil.copytree(made, tmp_path / "source_store")
     return tmp_path / "source_store"
-
-
-class Requests:
-    """Counts the operations on the samples of a store, by name."""
-
-    def __init__(self, root: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.counts: Counter[str] = Counter()
-        self.sizes: list[int] = []
-        for operation in ("_read", "_info", "infos", "write"):
-            self._count(root, operation, getattr(Storage, operation), monkeypatch)
-
-    def _count(self, root: str, operation: str, real: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-        def counted(storage: Storage, name: str, *arguments: Any, **options: Any) -> Any:
-            is_counted = storage.root == root and name.startswith("samples/")
-            if is_counted:
-                self.counts[operation.strip("_")] += 1
-            result = real(storage, name, *arguments, **options)
-            if is_counted and operation == "_read":
-                self.sizes.append(len(result))
-            return result
-
-        monkeypatch.setattr(Storage, operation, counted)
 
 
 def archive_of(store: Path, sample_id: str) -> Path:

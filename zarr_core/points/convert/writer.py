@@ -29,7 +29,7 @@ from zarr_core.points.convert.stored_values import as_points, checked_rounding, 
 from zarr_core.points.store.group import GROUP_FORMAT, entry_of, group_of, head_of, is_complete
 from zarr_core.points.store.manifest import Quarantine, SampleEntry
 from zarr_core.points.store.mesh import Write, write_mesh
-from zarr_core.points.store.packing import Packing
+from zarr_core.points.store.packing import Packing, is_stored, on_this_machine
 from zarr_core.points.store.settings import ConversionSettings, digest
 from zarr_core.sources.description import FieldFile
 from zarr_core.sources.formats.contents import Mesh
@@ -169,8 +169,8 @@ class GroupWriter:
 
     def _pack_over(self, content: SampleContent, relpath: str) -> SampleEntry:
         """Repair the archive at a path if it has this content; otherwise write the sample to another path."""
-        stored = GroupComparison(self.storage, relpath)
-        with Packing(relpath) as packing:
+        with on_this_machine(self.storage, relpath) as place, Packing(relpath) as packing:
+            stored = GroupComparison(place, relpath)
 
             def write(name: str, pieces: Iterable[bytes]) -> int:
                 data = b"".join(pieces)
@@ -180,24 +180,13 @@ class GroupWriter:
             group = self._write_arrays(content, relpath, write, stored.layouts)
             archive = packing.arrange(group, content.array_names)
             # Without its head, only the bytes after it tell what an archive holds.
-            if not self._holds_after(relpath, len(archive.head), packing.pieces(archive)):
-                relpath, _ = self._path_of(content, relpath, stored, group)
+            path = relpath
+            if not is_stored(place, relpath, len(archive.head), packing.pieces(archive)):
+                path, _ = self._path_of(content, relpath, stored, group)
                 archive = packing.arrange(group, content.array_names)
-            if not self._holds_after(relpath, 0, packing.pieces(archive)):
-                self.storage.write(relpath, packing.pieces(archive))
-        return entry_of(relpath, group, len(archive.head))
-
-    def _holds_after(self, name: str, start: int, pieces: Iterable[bytes]) -> bool:
-        """Whether an object has these bytes, from a position to its end."""
-        end = 0
-        try:
-            for piece in pieces:
-                if end >= start and self.storage.read(name, end, end + len(piece)) != piece:
-                    return False
-                end += len(piece)
-            return self.storage.size(name) == end
-        except OSError:  # missing or not readable
-            return False
+            if not is_stored(place if path == relpath else self.storage, path, 0, packing.pieces(archive)):
+                self.storage.write(path, packing.pieces(archive))
+        return entry_of(path, group, len(archive.head))
 
     def _write_over(self, content: SampleContent, relpath: str) -> SampleEntry:
         """Repair the group at a path if it has this content; otherwise write the sample to another path."""

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
-from tempfile import SpooledTemporaryFile
+from contextlib import contextmanager
+from tempfile import SpooledTemporaryFile, TemporaryDirectory
 from types import TracebackType
 from typing import Any
 
 from zarr_core.format.packed import Archive, Entry, in_order
+from zarr_core.format.ranges import MAX_READ_BYTES
+from zarr_core.storage import Storage
 
 # Encoded bytes of a sample that are kept in memory; more are written to a temporary file.
 _IN_MEMORY = 32 << 20
@@ -75,3 +78,58 @@ class Packing:
             yield header
             yield from self.read(entry.name)
         yield archive.directory
+
+
+@contextmanager
+def on_this_machine(storage: Storage, relpath: str) -> Iterator[Storage]:
+    """A store on this machine with an archive: the same one, or a temporary one that the archive is fetched to.
+
+    It is fetched by ranges of 8 MiB. Who reads its entries one by one would make a request for each of them.
+
+    Raises:
+        FileNotFoundError: there is no such archive.
+    """
+    if storage.is_local:
+        yield storage
+        return
+    with TemporaryDirectory() as folder:
+        place = Storage(folder)
+        place.write(relpath, _ranges(storage, relpath))
+        yield place
+
+
+def _ranges(storage: Storage, name: str) -> Iterator[bytes]:
+    start = 0
+    while True:
+        data = storage.read(name, start, start + MAX_READ_BYTES)
+        yield data
+        start += len(data)
+        if len(data) < MAX_READ_BYTES:
+            return
+
+
+def is_stored(storage: Storage, name: str, start: int, pieces: Iterable[bytes]) -> bool:
+    """Whether an object has these bytes, from a position to its end. It is read by ranges of about 8 MiB."""
+    end = 0
+    try:
+        for block in _blocks(pieces):
+            first = max(start - end, 0)
+            if first < len(block) and storage.read(name, end + first, end + len(block)) != block[first:]:
+                return False
+            end += len(block)
+        return storage.size(name) == end
+    except OSError:  # missing or not readable
+        return False
+
+
+def _blocks(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """The same bytes in longer pieces."""
+    waiting: list[bytes] = []
+    size = 0
+    for piece in pieces:
+        if size + len(piece) > MAX_READ_BYTES:
+            yield b"".join(waiting)
+            waiting, size = [], 0
+        waiting.append(piece)
+        size += len(piece)
+    yield b"".join(waiting)

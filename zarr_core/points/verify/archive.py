@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import copy
 import zlib
-from collections.abc import Iterator
-from contextlib import contextmanager
-from tempfile import TemporaryDirectory
 
 from zarr_core.errors import CorruptChunkError
 from zarr_core.format.array_metadata import CHECKSUM_BYTES, MAX_CHUNK_BYTES
 from zarr_core.format.object_names import ZARR_JSON
 from zarr_core.format.packed import Archive, Entry, PackedGroup, in_order, parse_head
-from zarr_core.format.ranges import MAX_READ_BYTES
 from zarr_core.format.shards import passes_checksum
 from zarr_core.points.verify.report import SampleFindings
 from zarr_core.storage import Storage
@@ -21,34 +17,6 @@ from zarr_core.storage import Storage
 _MAX_HEADER = 1 << 16
 # Where a local header has the CRC-32 of its entry.
 _CRC32 = slice(14, 18)
-
-
-@contextmanager
-def on_this_machine(storage: Storage, relpath: str) -> Iterator[Storage]:
-    """A store on this machine with an archive: the same one, or a temporary one that the archive is fetched to.
-
-    Arrays are read one after another, and their chunks lie side by side, so a bucket would be asked for each of them.
-
-    Raises:
-        FileNotFoundError: there is no such archive.
-    """
-    if storage.is_local:
-        yield storage
-        return
-    with TemporaryDirectory() as folder:
-        place = Storage(folder)
-        place.write(relpath, _ranges(storage, relpath))
-        yield place
-
-
-def _ranges(storage: Storage, name: str) -> Iterator[bytes]:
-    start = 0
-    while True:
-        data = storage.read(name, start, start + MAX_READ_BYTES)
-        yield data
-        start += len(data)
-        if len(data) < MAX_READ_BYTES:
-            return
 
 
 def check_archive(storage: Storage, relpath: str, head: int, found: SampleFindings) -> bool:

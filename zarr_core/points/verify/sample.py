@@ -24,7 +24,8 @@ from zarr_core.points.store.group import (
 )
 from zarr_core.points.store.manifest import ArrayColumn, DomainGrid, SampleEntry, StoreManifest
 from zarr_core.points.store.mesh import mesh_bytes, mesh_names, read_meshes
-from zarr_core.points.verify.archive import check_archive, on_this_machine
+from zarr_core.points.store.packing import on_this_machine
+from zarr_core.points.verify.archive import check_archive
 from zarr_core.points.verify.report import FieldTally, SampleFindings
 from zarr_core.points.verify.source import Comparison, SourceFiles
 from zarr_core.sources.recorded import RecordedSource
