@@ -3,8 +3,9 @@
 ``build_dataset`` creates one from YAML; the ``...Config`` of each class documents its settings.
 """
 
-from zarr_core.datasets.batch import Batch, collate
+from zarr_core.datasets.batch import Batch, Slab, collate
 from zarr_core.datasets.build import build_dataset
+from zarr_core.datasets.collation import Collate
 from zarr_core.datasets.config import (
     ZarrAhmedMLDatasetConfig,
     ZarrDrivAerMLDatasetConfig,
@@ -13,16 +14,17 @@ from zarr_core.datasets.config import (
     ZarrPointDatasetConfig,
     ZarrShapeNetCarDatasetConfig,
 )
-from zarr_core.datasets.matrix import MatrixDataset, m_values
-from zarr_core.datasets.normalizers import Normalizers, load_normalizers
-from zarr_core.datasets.points import (
+from zarr_core.datasets.kinds import (
     ZarrAhmedMLDataset,
     ZarrDrivAerMLDataset,
     ZarrDrivAerNetDataset,
     ZarrEmmiWingDataset,
-    ZarrPointDataset,
     ZarrShapeNetCarDataset,
 )
+from zarr_core.datasets.matrix import MatrixDataset, m_values
+from zarr_core.datasets.normalizers import Normalizers, load_normalizers
+from zarr_core.datasets.points import ZarrPointDataset
+from zarr_core.datasets.predictions import Predictions, write_vtk
 from zarr_core.datasets.pt import (
     AhmedMLDataset,
     DrivAerMLDataset,
@@ -35,13 +37,16 @@ from zarr_core.datasets.pt import (
 __all__ = [
     "AhmedMLDataset",
     "Batch",
+    "Collate",
     "DrivAerMLDataset",
     "DrivAerNetDataset",
     "EmmiWingDataset",
     "MatrixDataset",
     "Normalizers",
+    "Predictions",
     "PtDataset",
     "ShapeNetCarDataset",
+    "Slab",
     "ZarrAhmedMLDataset",
     "ZarrAhmedMLDatasetConfig",
     "ZarrDrivAerMLDataset",
@@ -58,4 +63,5 @@ __all__ = [
     "collate",
     "load_normalizers",
     "m_values",
+    "write_vtk",
 ]

@@ -2,22 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from functools import reduce
-from itertools import chain
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 from torch.utils.data._utils.collate import default_collate_fn_map
 from torch.utils.data.dataloader import default_collate
 
+from zarr_core.datasets.collation import Collate, check_fields, named, same_dtype
 from zarr_core.errors import ZarrCoreError
 
 
 class BatchItem(dict[str, Tensor]):
-    """An item of a batch. Registered with ``default_collate``, which then calls :func:`collate`."""
+    """An item of a batch. Registered with ``default_collate``, which then calls :func:`collate`.
+
+    Attributes:
+        sample_id: the sample, for messages; "" if it is not known.
+        collate: makes batches of items that differ in size; None stacks items.
+    """
+
+    sample_id: str = ""
+    collate: Collate | None = None
+
+
+class Slab(dict[str, Tensor]):
+    """Consecutive points of one domain of a sample: tensors by canonical name, as in the items of the dataset.
+
+    Attributes:
+        sample_id: the sample.
+        domain: of the points.
+        rows: slice of their places in the stored order.
+    """
+
+    def __init__(self, tensors: Mapping[str, Tensor], sample_id: str, domain: str, rows: slice) -> None:
+        super().__init__(tensors)
+        self.sample_id, self.domain, self.rows = sample_id, domain, rows
 
 
 class Batch(list[BatchItem]):
@@ -75,11 +95,11 @@ def _items(dataset: BatchDataset, indices: Iterable[int]) -> list[Any]:
     return [dataset[index] for index in indices]
 
 
-def collate(batch: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
+def collate(batch: Sequence[dict[str, Tensor]]) -> Any:
     """Batch tensors by field: those that ``__getitems__`` has already read, else the stacked items.
 
     Items are stacked if one of them was added, removed, moved or changed after it was read, for example by a subclass
-    that overrides ``__getitems__``.
+    that overrides ``__getitems__``. Items of a dataset with ``collate`` in its config go to :class:`Collate`.
 
     A DataLoader without ``collate_fn`` does the same. Call this function in a ``collate_fn`` of your own. Items of
     several dtypes are stacked in the dtype that holds all their values.
@@ -89,30 +109,28 @@ def collate(batch: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
     """
     if isinstance(batch, Batch) and batch.tensors is not None and batch.unchanged:
         return batch.tensors
-    fields = dict.fromkeys(chain(*batch))  # in the order of the items
-    for field in fields:
-        lacking = sum(field not in item for item in batch)
-        if lacking:
-            raise ZarrCoreError(
-                f"{field}: {lacking} of the {len(batch)} items of a batch have no such field; read or export the "
-                "fields that every sample has (fields=[...]), or pass a collate_fn"
-            )
-    for field in fields:
-        shapes = dict.fromkeys(tuple(item[field].shape) for item in batch)
-        if len(shapes) > 1:
-            raise ZarrCoreError(
-                f"{field}: items of shapes {', '.join(map(str, shapes))} cannot be stacked; draw a number of points "
-                "that every sample has (num_surface_points, num_volume_points, ...), or pass a collate_fn"
-            )
+    own = getattr(batch[0], "collate", None)
+    if own is not None:
+        return own(batch)
+    check_fields(batch)
     items = [dict(item) for item in batch]
-    for field in fields:
-        dtypes = {item[field].dtype for item in items}
-        if len(dtypes) > 1:
-            dtype = reduce(torch.promote_types, dtypes)
-            for item in items:
-                item[field] = item[field].to(dtype)
-    stacked: dict[str, Tensor] = default_collate(items)
-    return stacked
+    for field in items[0]:
+        values = [item[field] for item in items]
+        if not isinstance(values[0], Tensor):
+            continue
+        shapes: dict[tuple[int, ...], str] = {}  # and the first sample of each
+        for item, tensor in zip(batch, values, strict=True):
+            shapes.setdefault(tuple(tensor.shape), named(item))
+        if len(shapes) > 1:
+            found = ", ".join(f"{shape} ({sample})" if sample else f"{shape}" for shape, sample in shapes.items())
+            raise ZarrCoreError(
+                f"{field}: items of shapes {found} cannot be stacked; draw a number of points that every sample has "
+                "(num_surface_points, num_volume_points, ...), or set collate: pad, concat or list in the config of "
+                'the dataset; for other items, pass collate_fn=zarr_core.Collate("pad")'
+            )
+        for item, tensor in zip(items, same_dtype(values), strict=True):
+            item[field] = tensor
+    return default_collate(items)
 
 
 def _collate_items(batch: Sequence[BatchItem], *, collate_fn_map: dict[Any, Callable[..., Any]] | None = None) -> Any:

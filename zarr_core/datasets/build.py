@@ -12,12 +12,13 @@ import pydantic
 
 from zarr_core._util.documents import describe_problems, parse_yaml
 from zarr_core._util.redaction import redact
-from zarr_core.datasets import points as kinds
+from zarr_core.datasets import kinds
+from zarr_core.datasets.points import ZarrPointDataset
 from zarr_core.errors import SourceError, ZarrCoreError
 from zarr_core.sources.resolve import import_dotted, shipped_name
 
 _SHORT_NAMES = {
-    "point": kinds.ZarrPointDataset,
+    "point": ZarrPointDataset,
     **{
         str(dataset.description): dataset
         for dataset in (
@@ -31,7 +32,7 @@ _SHORT_NAMES = {
 }
 
 
-def build_dataset(config: Mapping[str, Any] | str | os.PathLike[str]) -> kinds.ZarrPointDataset:
+def build_dataset(config: Mapping[str, Any] | str | os.PathLike[str]) -> ZarrPointDataset:
     """Create the dataset that a config describes.
 
     Args:
@@ -55,7 +56,7 @@ def build_dataset(config: Mapping[str, Any] | str | os.PathLike[str]) -> kinds.Z
     return dataset_class(checked)
 
 
-def _resolve(kind: str, where: str) -> type[kinds.ZarrPointDataset]:
+def _resolve(kind: str, where: str) -> type[ZarrPointDataset]:
     if shipped_name(kind) in _SHORT_NAMES:
         return _SHORT_NAMES[shipped_name(kind)]
     if "." not in kind:
@@ -64,7 +65,7 @@ def _resolve(kind: str, where: str) -> type[kinds.ZarrPointDataset]:
         found = import_dotted(kind)
     except SourceError as error:
         raise ZarrCoreError(f"{where}: kind {error}") from error
-    if not (isinstance(found, type) and issubclass(found, kinds.ZarrPointDataset)):
+    if not (isinstance(found, type) and issubclass(found, ZarrPointDataset)):
         raise ZarrCoreError(f"{where}: {kind} is not a subclass of ZarrPointDataset")
     return found
 

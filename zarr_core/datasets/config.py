@@ -10,6 +10,7 @@ from pydantic import AfterValidator, NonNegativeInt, PositiveInt
 
 from zarr_core._util.spelling import did_you_mean
 from zarr_core._util.units import parse_size
+from zarr_core.datasets.collation import Way
 from zarr_core.datasets.normalizers import NormalizerConfig, PositionConfig
 from zarr_core.datasets.splits import check_shares, parse_split
 from zarr_core.errors import ZarrCoreError
@@ -81,6 +82,8 @@ class StoreDatasetConfig(pydantic.BaseModel):
         dtype: "float32", or "stored" for tensors of the stored dtype, which are smaller and not normalised: call
             ``dataset.normalize(batch)`` after the copy to the device.
         scalar_axis: keep the last axis of scalar fields: (points, 1) instead of (points,).
+        collate: how a DataLoader makes batches of samples with different numbers of points, as they are read without
+            ``num_surface_points`` and the like: "pad", "concat" or "list", see :class:`Collate`. None: it is an error.
         with_index: items have ``index``, their position in the dataset, an int64 tensor.
         filter_categories: keep only samples of these categories. The category is the sample id without its last
             "_" part.
@@ -113,6 +116,7 @@ class StoreDatasetConfig(pydantic.BaseModel):
     cache_bytes: _Size | None = None
     dtype: Literal["float32", "stored"] = "float32"
     scalar_axis: bool = False
+    collate: Way | None = None
     with_index: bool = False
     filter_categories: Annotated[tuple[str, ...], pydantic.Field(min_length=1)] | None = None
     normalizers: dict[str, NormalizerConfig] = {}

@@ -84,7 +84,7 @@ def _write(
     temporary = file.with_name(f"{file.name}.tmp")
     try:
         array = np.lib.format.open_memmap(temporary, mode="w+", dtype=dtype, shape=shape)
-        _allocate(temporary)
+        reserve(temporary)
         for rows in row_blocks(shape, array.itemsize):
             fill(rows.start, array[rows])
         array.flush()
@@ -100,7 +100,7 @@ def _write(
     os.replace(temporary, file)
 
 
-def _allocate(file: Path) -> None:
+def reserve(file: Path) -> None:
     """Reserve the blocks of a sparse file: on a full disk, a write to its map would kill the process (SIGBUS).
 
     Raises:

@@ -6,7 +6,7 @@ import hashlib
 import json
 import reprlib
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -18,12 +18,14 @@ from zarr_core._util.redaction import redact
 from zarr_core._util.repeated import repetition_of
 from zarr_core._util.shared_epoch import SharedEpoch
 from zarr_core.datasets import config as configs
-from zarr_core.datasets.batch import Batch, BatchDataset, BatchItem
+from zarr_core.datasets.batch import Batch, BatchDataset, BatchItem, Slab
+from zarr_core.datasets.collation import Collate, added_keys
 from zarr_core.datasets.normalizers import GEOMETRY_POSITION, GEOMETRY_SOURCE, NormalizedBatch, make_normalizers
 from zarr_core.datasets.splits import choose_samples, split_ids
 from zarr_core.errors import UnknownFieldError, ZarrCoreError
 from zarr_core.points.read.reader import ZarrChunkReader
 from zarr_core.points.read.selection import SampleDraws
+from zarr_core.points.read.slabs import ReadSlab, read_slabs, source_order
 from zarr_core.sources import resolve_kind
 from zarr_core.storage import Storage
 
@@ -109,6 +111,7 @@ class ZarrPointDataset(BatchDataset):
             redact(self.reader.root),
         )
         self.sample_ids = self._with_all_fields(self.sample_ids)
+        self._collate = None if config.collate is None else Collate(config.collate)
         self._epoch = SharedEpoch()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -144,26 +147,69 @@ class ZarrPointDataset(BatchDataset):
         if len(set(zip(places, repetitions, strict=True))) < len(places):
             self._warn_of_equal_draws()
         draws = list(map(self._draws, places, repetitions))
-        stored = self.reader.read_batch(draws)
+        # Samples that are to be collated may differ in size.
+        stored = self.reader.read_batch(draws) if self._collate is None else None
         if stored is None:
             items = zip(places, draws, self.reader.read_items(draws), strict=True)
-            return Batch([BatchItem(self._item(*item)) for item in items], None)
+            return Batch([self._item(*item) for item in items], None)
         tensors = {field: self._as_values(field, torch.from_numpy(values)) for field, values in stored.items()}
         if self.config.with_index:
             tensors[_INDEX] = torch.tensor(places)
         return Batch.of(tensors)
 
-    def _item(self, index: int, sample: SampleDraws, stored: Mapping[str, np.ndarray]) -> dict[str, Tensor]:
-        """The tensors of an item from its stored values."""
-        item = {}
+    def slabs(self, sample: str | int, points: int, domain: str | None = None) -> Iterator[Slab]:
+        """A whole sample in stored order, slab by slab in bounded memory: for inference on samples of any size.
+
+        Each point occurs once. Numbers of points in the config do not matter here, and geometry positions are not read.
+
+        Args:
+            sample: index or sample id.
+            points: of a slab, at most; multiples of the store's ``chunk_points`` read no chunk twice.
+            domain: yield this one only; by default one domain after another.
+
+        Raises:
+            UnknownFieldError: the sample or a field does not exist, or no field of the domain is read.
+            ZarrCoreError: ``points`` is not a positive integer.
+            CorruptChunkError: stored bytes are missing or damaged.
+        """
+        sample_id = self._sample_id(sample)
+        return map(self._slab, read_slabs(self.reader, sample_id, points, self._fields, domain))
+
+    def _slab(self, read: ReadSlab) -> Slab:
+        return Slab(self._tensors(read.sample, read.values), read.sample.sample_id, read.domain, read.rows)
+
+    def source_order(self, sample: str | int, domain: str) -> np.ndarray:
+        """Row in the source of each stored point of a domain, (points,) int64: for predictions in the source's order.
+
+        Raises:
+            UnknownFieldError: there is no such sample or domain.
+            ZarrCoreError: another program wrote the sample, so that its order is not known.
+        """
+        return source_order(self.reader, self._sample_id(sample), domain)
+
+    def _sample_id(self, sample: str | int) -> str:
+        """The id of a sample, which may be given by its index."""
+        return sample if isinstance(sample, str) else self.sample_ids[sample]
+
+    def _item(self, index: int, sample: SampleDraws, stored: Mapping[str, np.ndarray]) -> BatchItem:
+        """An item from its stored values."""
+        item = BatchItem(self._tensors(sample, stored))
+        item.sample_id, item.collate = sample.sample_id, self._collate
+        if self.config.with_index:
+            item[_INDEX] = torch.tensor(index)
+        return item
+
+    def _tensors(self, sample: SampleDraws, stored: Mapping[str, np.ndarray]) -> dict[str, Tensor]:
+        """The tensors of stored values."""
+        tensors = {}
         for field, points in stored.items():
             normalizer = self._normalizers.get(field)
             if normalizer is not None and len(normalizer.shift) != points.shape[1]:
                 where = self.reader.reads(sample)[field].where
                 width = f"the array has {points.shape[1]} components per point"
                 raise ZarrCoreError(f"{where}: {width}, its normalizer has {len(normalizer.shift)}")
-            item[field] = self._as_values(field, torch.from_numpy(points))
-        return item | {_INDEX: torch.tensor(index)} if self.config.with_index else item
+            tensors[field] = self._as_values(field, torch.from_numpy(points))
+        return tensors
 
     def _choose_fields(self) -> tuple[list[str] | None, int]:
         """The fields to read (None: all), and the number of points of ``geometry_position``."""
@@ -308,9 +354,11 @@ class ZarrPointDataset(BatchDataset):
             raise ZarrCoreError(
                 'batches of dtype "float32" are normalized already: normalize() is for datasets with dtype="stored"'
             )
-        self._check_known(batch)
+        # Collating adds the lengths of samples and the like.
+        fields = batch.keys() - (added_keys([*self.reader.fields, GEOMETRY_POSITION]) - set(self.reader.fields))
+        self._check_known(fields)
         normalized = NormalizedBatch(batch)
-        for field in batch.keys() - {_INDEX}:
+        for field in fields - {_INDEX}:
             normalized[field] = self._normalizers.normalized(field, batch[field])
         return normalized
 
@@ -384,38 +432,3 @@ class ZarrPointDataset(BatchDataset):
 
 def _digest(content: Any) -> str:
     return hashlib.blake2b(json.dumps(content, sort_keys=True).encode("ascii"), digest_size=8).hexdigest()
-
-
-class ZarrShapeNetCarDataset(ZarrPointDataset):
-    """ShapeNet-Car from a store."""
-
-    config_class = configs.ZarrShapeNetCarDatasetConfig
-    description = "shapenet_car"
-
-
-class ZarrAhmedMLDataset(ZarrPointDataset):
-    """AhmedML from a store."""
-
-    config_class = configs.ZarrAhmedMLDatasetConfig
-    description = "ahmedml"
-
-
-class ZarrDrivAerMLDataset(ZarrPointDataset):
-    """DrivAerML from a store."""
-
-    config_class = configs.ZarrDrivAerMLDatasetConfig
-    description = "drivaerml"
-
-
-class ZarrDrivAerNetDataset(ZarrPointDataset):
-    """DrivAerNet and DrivAerNet++ from a store."""
-
-    config_class = configs.ZarrDrivAerNetDatasetConfig
-    description = "drivaernet"
-
-
-class ZarrEmmiWingDataset(ZarrPointDataset):
-    """Emmi-Wing from a store."""
-
-    config_class = configs.ZarrEmmiWingDatasetConfig
-    description = "emmi_wing"

@@ -37,8 +37,8 @@ class ResumableLoader(DataLoader[T]):
         options: arguments of DataLoader: ``num_workers``, ``persistent_workers``, ``pin_memory``, ...
 
     Raises:
-        ZarrCoreError: ``batch_sampler`` is not an EpochBatchSampler, or ``in_order=False``; or ``num_threads`` is given
-            with ``num_workers``.
+        ZarrCoreError: ``batch_sampler`` is not an EpochBatchSampler, or cannot divide its batches among the ranks, such
+            as fewer samples than ranks; or ``in_order=False``; or ``num_threads`` is given with ``num_workers``.
     """
 
     # accelerator.prepare leaves the loader as it is, because it divides batches among ranks itself, and
@@ -62,6 +62,7 @@ class ResumableLoader(DataLoader[T]):
                 "sampler with EpochBatchSampler.of(dataset, ...)",
                 stacklevel=2,
             )
+        batch_sampler.share()  # before training begins, not when the first evaluation does
         self.num_threads = whole_number("num_threads", num_threads, 0)
         self._batches_ahead = 2
         if num_threads:

@@ -17,6 +17,21 @@ class EnoughError(Exception):
     """A handler of :func:`parse` has all that it needs."""
 
 
+def new_parser(
+    start: Callable[[str, dict[str, str]], None], end: Callable[[str], None] | None = None
+) -> expat.XMLParserType:
+    """A parser that calls handlers as :func:`parse` does, and refuses a document type with ValueError."""
+
+    def refuse(*_: object) -> None:
+        raise ValueError("rejected: it declares a document type, which could contain entities; no solver writes one")
+
+    parser = expat.ParserCreate()
+    parser.StartElementHandler = start
+    parser.EndElementHandler = end
+    parser.StartDoctypeDeclHandler = refuse
+    return parser
+
+
 def parse(
     file: SourceFile,
     start: Callable[[str, dict[str, str]], None],
@@ -31,13 +46,7 @@ def parse(
         ValueError: the file is not XML, is cut off, or declares a document type.
     """
 
-    def refuse(*_: object) -> None:
-        raise ValueError("rejected: it declares a document type, which could contain entities; no solver writes one")
-
-    parser = expat.ParserCreate()
-    parser.StartElementHandler = start
-    parser.EndElementHandler = end
-    parser.StartDoctypeDeclHandler = refuse
+    parser = new_parser(start, end)
     done = 0
     try:
         for piece in file.pieces():
