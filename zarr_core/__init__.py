@@ -38,6 +38,7 @@ _HOMES = {
     "ZarrPointDatasetConfig": "zarr_core.datasets",
     "Collate": "zarr_core.datasets",
     "MatrixDataset": "zarr_core.datasets",
+    "MixedDataset": "zarr_core.datasets",
     "Normalizers": "zarr_core.datasets",
     "m_values": "zarr_core.datasets",
     "Predictions": "zarr_core.datasets",

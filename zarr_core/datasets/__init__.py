@@ -22,6 +22,7 @@ from zarr_core.datasets.kinds import (
     ZarrShapeNetCarDataset,
 )
 from zarr_core.datasets.matrix import MatrixDataset, m_values
+from zarr_core.datasets.mixed import MixedDataset
 from zarr_core.datasets.normalizers import Normalizers, load_normalizers
 from zarr_core.datasets.points import ZarrPointDataset
 from zarr_core.datasets.predictions import Predictions, write_vtk
@@ -42,6 +43,7 @@ __all__ = [
     "DrivAerNetDataset",
     "EmmiWingDataset",
     "MatrixDataset",
+    "MixedDataset",
     "Normalizers",
     "Predictions",
     "PtDataset",

@@ -1,0 +1,326 @@
+"""Mixtures: exact epochs, no sample lost, new points for repetitions, and the resume and ranks of one store."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import re
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset
+
+from tests.helpers.examples import examples
+from tests.helpers.loading import together
+from tests.helpers.published_store import make_samples, write_published_store
+from zarr_core._util.repeated import repetition_of
+from zarr_core.datasets import MixedDataset, ZarrPointDataset, build_dataset
+from zarr_core.errors import UnknownFieldError, ZarrCoreError
+from zarr_core.loader import EpochBatchSampler, ResumableLoader, ZarrIterableDataset
+
+STATISTICS = "surface_pressure_mean: {}\nsurface_pressure_std: 2.0\n"
+
+
+class Numbers(Dataset[dict[str, Tensor]]):
+    """Items that tell their dataset, index and repetition."""
+
+    def __init__(self, name: int, size: int) -> None:
+        self.name, self.size = name, size
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, index: int) -> dict[str, Tensor]:
+        return {"seen": torch.tensor([self.name, index, repetition_of(index)])}
+
+
+def mixture(sizes: list[int], weights: list[float] | None = None, **settings_: Any) -> MixedDataset:
+    datasets = {f"n{number}": Numbers(number, size) for number, size in enumerate(sizes)}
+    named = None if weights is None else dict(zip(datasets, weights, strict=True))
+    return MixedDataset(datasets, named, **settings_)
+
+
+def epoch_of(mixed: Any, epoch: int) -> list[tuple[int, int, int]]:
+    mixed.set_epoch(epoch)
+    return [tuple(item["seen"].tolist()) for item in mixed.__getitems__(range(len(mixed)))]
+
+
+some_parts = st.lists(st.tuples(st.integers(1, 40), st.floats(0.05, 10)), min_size=1, max_size=4)
+
+
+@given(parts=some_parts, size=st.none() | st.integers(250, 400), seed=st.integers(), epochs=st.integers(1, 6))
+@settings(max_examples=examples(150), deadline=None)
+def test_epochs_are_exact_and_lose_no_sample(
+    parts: list[tuple[int, float]], size: int | None, seed: int, epochs: int
+) -> None:
+    sizes, weights = [size for size, _ in parts], [weight for _, weight in parts]
+    shares = np.array(weights) / sum(weights) * (sum(sizes) if size is None else size)
+    if (shares < 1).any():
+        return
+    mixed = mixture(sizes, weights, size=size, seed=seed)
+    assert sum(mixed.counts.values()) == len(mixed) == (sum(sizes) if size is None else size)
+    assert (np.abs(np.array(list(mixed.counts.values())) - shares) < 1 + 1e-9).all()
+    total: Counter[tuple[int, int]] = Counter()
+    for epoch in range(epochs):
+        seen = epoch_of(mixed, epoch)
+        assert seen == epoch_of(copy.deepcopy(mixed), epoch)  # a function of seed and epoch
+        assert len(set(seen)) == len(seen)  # each repetition is another one
+        of_part = Counter(name for name, _, _ in seen)
+        assert [of_part[number] for number in range(len(sizes))] == list(mixed.counts.values())
+        total.update((name, index) for name, index, _ in seen)
+    for number, count in enumerate(mixed.counts.values()):
+        occurrences = [total[number, index] for index in range(sizes[number])]
+        assert min(occurrences) == epochs * count // sizes[number]
+        assert max(occurrences) - min(occurrences) <= 1
+
+
+def test_passes_have_orders_of_their_own() -> None:
+    mixed = mixture([60, 60], [1, 1], size=60)
+    first, second, third = (epoch_of(mixed, epoch) for epoch in range(3))
+    assert {*first, *second} == {(name, index, 0) for name in (0, 1) for index in range(60)}
+    assert set(third) != set(first)
+    assert [index for _, index, _ in first[:30]] != [index for _, index, _ in first[30:]]
+    assert epoch_of(mixture([60, 60], [1, 1], size=60, seed=1), 0) != first
+
+
+def test_without_weights_all_samples_occur_in_order() -> None:
+    mixed = mixture([3, 2])
+    for epoch in range(2):
+        assert epoch_of(mixed, epoch) == [(0, 0, 0), (0, 1, 0), (0, 2, 0), (1, 0, 0), (1, 1, 0)]
+    assert mixed[-1]["seen"].tolist() == [1, 1, 0]
+    with pytest.raises(IndexError):
+        mixed[5]
+
+
+def test_without_an_epoch_samples_are_drawn() -> None:
+    mixed = mixture([50, 4], [1, 1], size=20)
+    torch.manual_seed(0)
+    assert len({mixed[0]["seen"][1].item() for _ in range(40)}) > 20
+    assert {tuple(mixed[place]["seen"][:2].tolist()) for place in range(10, 20)} == {(1, index) for index in range(4)}
+
+
+@given(
+    parts=some_parts,
+    part=st.integers(1, 3),
+    world=st.sampled_from([1, 2, 3, 4]),
+    epoch=st.integers(0, 4),
+    start=st.integers(0, 10),
+)
+@settings(max_examples=examples(60), deadline=None)
+def test_ranks_and_resumed_epochs_have_the_same_batches(
+    parts: list[tuple[int, float]], part: int, world: int, epoch: int, start: int
+) -> None:
+    sizes, weights = [size for size, _ in parts], [weight for _, weight in parts]
+    batch_size = 12 * part
+
+    def batches(rank: int, ranks: int, position: int = 0) -> list[list[Any]]:
+        mixed = mixture(sizes, weights, size=250)
+        sampler = EpochBatchSampler.of(mixed, batch_size, replica=lambda: (rank, ranks))
+        loader = ResumableLoader(mixed, sampler)
+        loader.load_state_dict(sampler.state_at(epoch, position))
+        return [batch["seen"].tolist() for batch in loader]
+
+    if any(weight / sum(weights) * 250 < 1 for weight in weights):
+        return
+    whole = batches(0, 1)
+    start = min(start, len(whole))
+    assert together([batches(rank, world, start) for rank in range(world)]) == whole[start:]
+    mixed = mixture(sizes, weights, size=250)
+    seen = [tuple(item) for batch in whole for item in batch]
+    assert sorted(seen[:250]) == sorted(epoch_of(mixed, epoch))
+    assert len(set(seen)) == len(seen)  # also those that complete the last batch
+
+
+@pytest.fixture(scope="module")
+def roots(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Two stores of other samples and statistics; b has no volume_velocity."""
+    found = {}
+    for number, (name, samples) in enumerate((("a", 5), ("b", 3)), start=1):
+        made = make_samples(samples, seed=number)
+        for fields in made.values():
+            fields["volume_pressure"][:, 0] += np.float16(1000 * number)
+            if name == "b":
+                del fields["volume_velocity"]
+        root = write_published_store(
+            tmp_path_factory.mktemp(name), made, 16, splits={"train": list(made)}, dataset_name=name
+        )
+        (root / "stats.yaml").write_text(STATISTICS.format(float(number)))
+        found[name] = str(root)
+    return found
+
+
+def opened(root: str, **settings_: Any) -> ZarrPointDataset:
+    config = {"kind": "point", "root": root, "split": "train", "fields": ["volume_pressure", "surface_pressure"]}
+    return build_dataset(config | {"num_volume_points": 8, "num_surface_points": 8} | settings_)
+
+
+def both(roots: dict[str, str], **settings_: Any) -> dict[str, ZarrPointDataset]:
+    return {name: opened(root, **settings_) for name, root in roots.items()}
+
+
+@pytest.fixture
+def mixed(roots: dict[str, str]) -> MixedDataset:
+    return MixedDataset(both(roots), {"a": 1, "b": 3}, size=16, with_part=True)
+
+
+def test_a_batch_consists_of_the_items_of_both_stores(roots: dict[str, str], mixed: MixedDataset) -> None:
+    mixed.set_epoch(2)
+    items = [mixed[index] for index in range(16)]
+    (batch,) = DataLoader(mixed, batch_size=16)
+    for field in ("volume_pressure", "surface_pressure", "part"):
+        assert torch.equal(batch[field], torch.stack([item[field] for item in items]))
+    assert batch["part"].tolist() == [0] * 4 + [1] * 12
+    assert ((batch["volume_pressure"] > 2000) == (batch["part"] == 1)[:, None]).all()
+    alone = opened(roots["b"])
+    alone.set_epoch(2)
+    assert torch.equal(items[4]["volume_pressure"], alone[0]["volume_pressure"])  # of the first pass over b
+    assert len({tuple(item["volume_pressure"].tolist()) for item in items}) == 16  # new points in each repetition
+    assert repr(mixed) == "<MixedDataset: 16 samples per epoch, 4 of a, 12 of b>"
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_run_resumes_in_the_middle_with_workers(mixed: MixedDataset, workers: int) -> None:
+    options: dict[str, Any] = {"num_workers": workers}
+    if workers:
+        options |= {"multiprocessing_context": "fork", "persistent_workers": True}
+
+    def run(loader: Any) -> Iterator[list[Any]]:
+        for epoch in range(loader.epoch, 3):
+            loader.set_epoch(epoch)
+            for batch in loader:
+                yield [batch["part"].tolist(), batch["volume_pressure"].tolist()]
+
+    def loader() -> Any:
+        own = copy.deepcopy(mixed)
+        return ResumableLoader(own, EpochBatchSampler.of(own, 4, seed=3), **options)
+
+    undisturbed = list(run(loader()))
+    assert len(undisturbed) == 12
+    begun = loader()
+    batches = run(begun)
+    head = [next(batches) for _ in range(6)]
+    state = pickle.loads(pickle.dumps(begun.state_dict()))
+    resumed = loader()
+    resumed.load_state_dict(state)
+    assert head + list(run(resumed)) == undisturbed
+    samples = ZarrIterableDataset(copy.deepcopy(mixed), batch_size=4, seed=3)
+    samples.set_epoch(0)
+    streamed = [[b["part"].tolist(), b["volume_pressure"].tolist()] for b in DataLoader(samples, batch_size=4)]
+    assert streamed == undisturbed[:4]
+
+
+def test_a_state_of_another_mixture_is_refused_by_name(roots: dict[str, str], mixed: MixedDataset) -> None:
+    state = EpochBatchSampler.of(mixed, 4).state_dict()
+    assert "mixture of 4 of a [a, split train" in mixed.fingerprint
+    for other, named in (
+        (MixedDataset(both(roots), {"a": 1, "b": 1}, size=16), "8 of a"),
+        (MixedDataset(both(roots), {"a": 1, "b": 3}, size=16, seed=1), "seed 1"),
+        (MixedDataset(both(roots, fields=["volume_pressure"]), {"a": 1, "b": 3}, size=16), "1 fields"),
+    ):
+        with pytest.raises(ZarrCoreError, match=rf"other data: \[mixture of 4 of a.*, not \[mixture of .*{named}"):
+            EpochBatchSampler.of(other, 4).load_state_dict(state)
+    assert mixed.lineage["zarr_core.b.store"] == roots["b"]
+    assert mixed.lineage["zarr_core.b.samples_per_epoch"] == "12"
+    assert mixed.lineage["zarr_core.fingerprint"] == mixed.fingerprint
+
+
+def test_epochs_reach_wrapped_datasets_and_nobody_else_sets_them(roots: dict[str, str]) -> None:
+    a, b = both(roots).values()
+    mixed = MixedDataset({"a": Subset(a, [0, 0, 1]), "b": ConcatDataset([b])}, {"a": 1, "b": 4}, size=15)
+    loader = ResumableLoader(mixed, EpochBatchSampler.of(mixed, 15))
+    loader.set_epoch(4)
+    (batch,) = loader
+    assert a.epoch == b.epoch == mixed.epoch == 4
+    assert len({tuple(points) for points in batch["volume_pressure"].tolist()}) == 15
+    a.set_epoch(5)
+    with pytest.raises(ZarrCoreError, match="epoch of the ZarrPointDataset was set to 5 while epoch 4 was read"):
+        mixed[0]
+
+
+def test_fields_that_only_one_store_has_are_named_or_masked(roots: dict[str, str]) -> None:
+    with pytest.raises(UnknownFieldError, match=r"b has no volume_velocity\. Read what all have, fields=\['surf"):
+        MixedDataset(both(roots, fields=None))
+    mixed = MixedDataset(both(roots, fields=None), missing_fields="mask")
+    (batch,) = DataLoader(mixed, batch_size=8)
+    assert batch["volume_velocity_missing"].tolist() == [False] * 5 + [True] * 3
+    assert batch["volume_velocity"].shape == (8, 8, 3)
+    assert torch.equal(batch["volume_velocity"].isnan().all(-1).all(-1), batch["volume_velocity_missing"])
+    assert not batch["volume_velocity"][:5].isnan().any()
+    (only_a,) = DataLoader(Subset(mixed, [0, 1]), batch_size=2)
+    assert only_a.keys() == batch.keys()
+    assert mixed[7].keys() == batch.keys()
+    assert torch.equal(mixed[7]["volume_velocity_missing"], torch.tensor(True))
+
+
+def test_statistics_are_those_of_each_store_or_common(roots: dict[str, str]) -> None:
+    scaled = {"normalizers": {"surface_pressure": "mean_std"}}
+
+    def first(mixed: MixedDataset) -> list[Tensor]:
+        mixed.set_epoch(0)
+        return [mixed[place]["surface_pressure"] for place in (0, 5)]
+
+    raw = first(MixedDataset(both(roots)))
+    own = first(MixedDataset(both(roots, **scaled)))
+    common = first(MixedDataset(both(roots, **scaled, statistics=f"{roots['a']}/stats.yaml")))
+    for number in (0, 1):
+        torch.testing.assert_close(own[number], (raw[number] - (number + 1)) / 2)
+        torch.testing.assert_close(common[number], (raw[number] - 1) / 2)
+    with pytest.raises(ZarrCoreError, match="surface_pressure is normalized in a and not in b"):
+        MixedDataset({"a": opened(roots["a"], **scaled), "b": opened(roots["b"])})
+
+
+def test_the_documented_mixture_runs(roots: dict[str, str]) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "training.md").read_text()
+    (block,) = [part for part in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "MixedDataset(" in part]
+    run: dict[str, Any] = {}
+    exec(block.replace("/data/cars", roots["a"]).replace("/data/wings", roots["b"]), run)
+    assert run["mixed"].counts == {"cars": 6, "wings": 2}
+    assert len(list(run["loader"])) == 2
+
+
+def test_opening_a_mixture_draws_nothing(roots: dict[str, str]) -> None:
+    torch.manual_seed(1)
+    expected = torch.rand(())
+    torch.manual_seed(1)
+    MixedDataset(both(roots))
+    assert torch.rand(()) == expected
+
+
+def test_mixed_dtypes_and_shapes_are_named(roots: dict[str, str]) -> None:
+    a = opened(roots["a"])
+    with pytest.raises(ZarrCoreError, match="volume_pressure is float32, 1 axes in a and float16, 1 axes in b"):
+        MixedDataset({"a": a, "b": opened(roots["b"], dtype="stored")})
+    with pytest.raises(ZarrCoreError, match="1 axes in a and float32, 2 axes, 1 components in b"):
+        MixedDataset({"a": a, "b": opened(roots["b"], scalar_axis=True)})
+    mixed = MixedDataset({"a": a, "b": opened(roots["b"], num_volume_points=9)})
+    with pytest.raises(ZarrCoreError, match=r"volume_pressure: items of shapes \(8,\), \(9,\) cannot be stacked"):
+        next(iter(DataLoader(mixed, batch_size=8)))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (([Numbers(0, 1)],), "datasets must be a mapping"),
+        (({},), "at least one dataset"),
+        (({"a": Numbers(0, 0)},), "a must be a map-style dataset with samples"),
+        (({"a": Numbers(0, 1)}, {"b": 1}), "weights are of b; give one for each of a"),
+        (({"a": Numbers(0, 1)}, {"a": 0}), "the weight of a is 0"),
+        (({"a": Numbers(0, 1)}, {"a": "1"}), "the weight of a is '1'"),
+        (({"a": Numbers(0, 9), "b": Numbers(1, 1)}, {"a": 99, "b": 1}), "an epoch of 10 samples has none of b"),
+    ],
+)
+def test_wrong_mixtures_are_refused(arguments: tuple[Any, ...], message: str) -> None:
+    with pytest.raises(ZarrCoreError, match=message):
+        MixedDataset(*arguments)
+    with pytest.raises(ZarrCoreError, match='missing_fields must be "raise" or "mask"'):
+        MixedDataset({"a": Numbers(0, 1)}, missing_fields="skip")  # type: ignore[arg-type]
+    with pytest.raises(ZarrCoreError, match="size must be positive"):
+        MixedDataset({"a": Numbers(0, 1)}, size=0)

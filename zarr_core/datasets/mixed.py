@@ -1,0 +1,378 @@
+"""Several datasets as one, with an exact number of samples of each in every epoch."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import reprlib
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import accumulate
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from zarr_core._util import reused_memory
+from zarr_core._util.arguments import check_mapping, whole_number
+from zarr_core._util.repeated import Repeated, repetition_of
+from zarr_core._util.shared_epoch import SharedEpoch
+from zarr_core.datasets.batch import Batch, BatchDataset, BatchItem
+from zarr_core.errors import UnknownFieldError, ZarrCoreError
+from zarr_core.loader.epochs import DatasetEpochs, count_repetitions, fingerprint_of
+from zarr_core.loader.permutation import Permutation
+from zarr_core.loader.threads import fetch_items
+
+_PART = "part"
+# Places of a pass whose samples are computed together, which costs little more than computing one.
+_BLOCK = 1024
+
+
+class MixedDataset(BatchDataset):
+    """Samples of several datasets, as one map-style dataset for ``EpochBatchSampler.of``.
+
+    An epoch has ``counts[name]`` samples of each dataset, in all epochs. Without ``weights`` these are all samples,
+    each once. With them, a dataset that has more samples than its count goes on in the next epoch where it stopped:
+    its samples occur in passes, each pass in an order of its own, so that none is lost. One that has fewer repeats
+    samples, with other points each time. Which samples an epoch has depends on seed and epoch alone.
+
+    Until :meth:`set_epoch` is called, which the sampler does, samples of a dataset whose count is not a multiple of its
+    size are drawn with torch's random generator, like points.
+
+    Each dataset normalizes with its own statistics. For common ones, give them the same ``statistics``, or one the
+    ``normalizers`` of the other, in their configs.
+
+    Args:
+        datasets: map-style datasets by name, with items of the same fields. One item of each is read at once, to
+            compare them.
+        weights: share of each dataset's samples in an epoch, relative to the others: ``{"a": 0.7, "b": 0.3}``.
+        size: samples in an epoch; by default as many as the datasets have together.
+        seed: seed of the order of passes.
+        missing_fields: "raise" an error that names fields that only some of the datasets have, or "mask": items of the
+            others have NaN there (0 for integers), and all items have ``<field>_missing``, a bool tensor ().
+        with_part: items have ``part``, the number of their dataset in the order of ``datasets``, an int64 tensor.
+
+    Attributes:
+        datasets: the datasets by name.
+        counts: samples of each in an epoch. Shares of ``size`` are rounded to them, up for the largest remainders.
+
+    Raises:
+        ZarrCoreError: an argument is wrong, a dataset gets no sample, or a field has other dtypes or components, or is
+            normalized in some of the datasets only.
+        UnknownFieldError: a field is missing in some of the datasets.
+    """
+
+    def __init__(
+        self,
+        datasets: Mapping[str, Any],
+        weights: Mapping[str, float] | None = None,
+        *,
+        size: int | None = None,
+        seed: int = 0,
+        missing_fields: Literal["raise", "mask"] = "raise",
+        with_part: bool = False,
+    ) -> None:
+        check_mapping("datasets", datasets, '{"a": a, "b": b}')
+        if not datasets:
+            raise ZarrCoreError("a mixture needs at least one dataset")
+        for name, dataset in datasets.items():
+            if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__") or not len(dataset):
+                raise ZarrCoreError(f"{name} must be a map-style dataset with samples, not {reprlib.repr(dataset)}")
+        if missing_fields not in ("raise", "mask"):
+            raise ZarrCoreError(f'missing_fields must be "raise" or "mask", not {reprlib.repr(missing_fields)}')
+        self.datasets = dict(datasets)
+        self.seed = whole_number("seed", seed)
+        self.counts = _counts({name: len(dataset) for name, dataset in datasets.items()}, weights, size)
+        self._parts: list[_Part] = []
+        start = 0
+        for name, count in self.counts.items():
+            dataset = self.datasets[name]
+            self._parts.append(_Part(name, dataset, len(dataset), start, count, _key(self.seed, name)))
+            start += count
+        self._stops = list(accumulate(self.counts.values()))
+        count_repetitions(self)
+        self._with_part = with_part
+        self._masks = _Masks.of({name: _first_item(one) for name, one in self.datasets.items()}, missing_fields)
+        _check_normalizers(self.datasets, self._masks.present)
+        if with_part and _PART in self._masks.templates:
+            raise ZarrCoreError(f"items have a field {_PART!r} already; leave with_part out")
+        self._epoch = SharedEpoch()
+        self._epochs = [DatasetEpochs(dataset) for dataset in self.datasets.values()]
+
+    def __len__(self) -> int:
+        return self._stops[-1]
+
+    def __repr__(self) -> str:
+        parts = ", ".join(f"{count:,} of {name}" for name, count in self.counts.items())
+        return f"<{type(self).__name__}: {len(self):,} samples per epoch, {parts}>"
+
+    def __getitem__(self, index: int) -> Any:
+        return MixedDataset.__getitems__(self, [index])[0]
+
+    def __getitems__(self, indices: Sequence[int]) -> Any:
+        """Read a batch: that of each dataset at once. Items are in the order of ``indices``."""
+        epoch = self._epoch.value
+        if epoch is not None:
+            for of_dataset in self._epochs:
+                of_dataset.check(epoch)
+        places: dict[int, list[int]] = {}
+        chosen: dict[int, list[int]] = {}
+        for place, index in enumerate(indices):
+            slot = range(len(self))[index]
+            number = bisect_right(self._stops, slot)
+            places.setdefault(number, []).append(place)
+            chosen.setdefault(number, []).append(self._parts[number].sample(slot, epoch, repetition_of(index)))
+        fetched = {number: fetch_items(self._parts[number].dataset, samples) for number, samples in chosen.items()}
+        if len(fetched) == 1 and not self._with_part and not self._masks.needed:
+            return fetched.popitem()[1]
+        batch = self._joined(fetched, places)
+        if batch is not None:
+            return batch
+        items: list[Any] = [None] * len(indices)
+        for number, of_part in fetched.items():
+            for place, item in zip(places[number], of_part, strict=True):
+                items[place] = self._completed(number, item)
+        return items
+
+    def _joined(self, fetched: Mapping[int, Any], places: Mapping[int, list[int]]) -> Batch | None:
+        """The batches of the datasets as one; None if they are not tensors of the same shapes."""
+        batches: dict[int, dict[str, Tensor]] = {}
+        for number, items in fetched.items():
+            if not isinstance(items, Batch) or items.tensors is None or not items.unchanged:
+                return None
+            batches[number] = self._masks.completed(self._parts[number].name, items.tensors, (len(items),))
+        first = next(iter(batches.values()))
+        for tensors in batches.values():
+            if tensors.keys() != first.keys():
+                return None
+            for field, values in tensors.items():
+                if values.dtype != first[field].dtype or values.shape[1:] != first[field].shape[1:]:
+                    return None
+        size = sum(map(len, places.values()))
+        joined: dict[str, Tensor] = {}
+        for field, values in first.items():
+            joined[field] = _empty((size, *values.shape[1:]), values.dtype)
+            for number, tensors in batches.items():
+                for place, row in zip(places[number], tensors[field], strict=True):
+                    joined[field][place] = row  # takes half the time of an index
+        if self._with_part:
+            joined[_PART] = torch.empty(size, dtype=torch.int64)
+            for number, of_part in places.items():
+                joined[_PART][of_part] = number
+        return Batch.of(joined)
+
+    def _completed(self, number: int, item: Any) -> Any:
+        """An item of a dataset with what the other datasets have besides."""
+        if not isinstance(item, Mapping):
+            return item
+        completed = self._masks.completed(self._parts[number].name, item, ())
+        if self._with_part:
+            completed[_PART] = torch.tensor(number)
+        return BatchItem(completed) if isinstance(item, BatchItem) else completed
+
+    @property
+    def epoch(self) -> int | None:
+        """The epoch of samples and draws; None until :meth:`set_epoch` is called."""
+        return self._epoch.value
+
+    def set_epoch(self, epoch: int) -> None:
+        """Set the epoch of samples and draws, in all datasets and in all DataLoader workers.
+
+        Raises:
+            ZarrCoreError: the epoch is not a 64-bit integer.
+        """
+        self._epoch.set(epoch)
+        for of_dataset in self._epochs:
+            of_dataset(epoch)
+
+    @property
+    def fingerprint(self) -> str:
+        """Identifies the data: the fingerprints of all datasets, the samples of each in an epoch, and the seed."""
+        parts = []
+        for name, dataset in self.datasets.items():
+            parts.append(f"{self.counts[name]} of {name} [{fingerprint_of(dataset)}]")
+        return f"mixture of {' + '.join(parts)}, seed {self.seed}"
+
+    @property
+    def lineage(self) -> dict[str, str]:
+        """The data of a training run as tags: those of each dataset, below its name, and those of the mixture."""
+        tags = {"zarr_core.fingerprint": self.fingerprint}
+        for name, dataset in self.datasets.items():
+            tags[f"zarr_core.{name}.samples_per_epoch"] = str(self.counts[name])
+            for tag, value in getattr(dataset, "lineage", {}).items():
+                tags[f"zarr_core.{name}.{tag.removeprefix('zarr_core.')}"] = value
+        return tags
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A dataset of a mixture.
+
+    Attributes:
+        name, dataset: of the dataset.
+        size: its samples.
+        start, count: its places in an epoch.
+        key: seed of its passes.
+    """
+
+    name: str
+    dataset: Any
+    size: int
+    start: int
+    count: int
+    key: int
+
+    def sample(self, place: int, epoch: int | None, repetition: int) -> int:
+        """The sample at a place of an epoch; its repetitions within the epoch are told apart."""
+        slot = place - self.start
+        if self.count % self.size == 0:
+            passed, sample = divmod(slot, self.size)
+        elif epoch is None:
+            passed, sample = 0, int(torch.randint(self.size, ()))
+        else:
+            before = epoch * self.count
+            number, offset = divmod(before + slot, self.size)
+            passed = number - before // self.size
+            sample = _pass(self.size, self.key, number, offset // _BLOCK)[offset % _BLOCK]
+        passed += repetition * (-(-self.count // self.size) + 1)  # an epoch has places of at most so many passes
+        return Repeated(sample, passed) if passed else sample
+
+
+class _Masks:
+    """The fields that only some datasets have, and what their items get for the others.
+
+    Attributes:
+        templates: a tensor of each field of any dataset.
+        needed: fields that a dataset lacks.
+        present: fields of each dataset, by its name.
+    """
+
+    def __init__(self, templates: dict[str, Any], needed: list[str], present: dict[str, set[str]]) -> None:
+        self.templates, self.needed, self.present = templates, needed, present
+
+    @classmethod
+    def of(cls, items: Mapping[str, Any], missing_fields: str) -> _Masks:
+        """Compare the first items of the datasets."""
+        if not all(isinstance(item, Mapping) for item in items.values()):
+            return cls({}, [], {})
+        templates: dict[str, Any] = {}
+        owners: dict[str, str] = {}
+        for name, item in items.items():
+            for field, values in item.items():
+                _check_alike(
+                    field, (owners.setdefault(field, name), templates.setdefault(field, values)), (name, values)
+                )
+        present = {name: set(item) for name, item in items.items()}
+        lacking = {name: [field for field in templates if field not in present[name]] for name in items}
+        needed = [field for field in templates if any(field in fields for fields in lacking.values())]
+        if needed and missing_fields == "raise":
+            named = "; ".join(f"{name} has no {', '.join(fields)}" for name, fields in lacking.items() if fields)
+            shared = [field for field in templates if field not in needed]
+            raise UnknownFieldError(
+                f"the datasets of a mixture differ in their fields: {named}. Read what all have, fields={shared}, or "
+                "mask the others, missing_fields='mask'"
+            )
+        for field in needed:
+            if not isinstance(templates[field], Tensor):
+                raise ZarrCoreError(f"{field} of {owners[field]} is no tensor, so it cannot be masked in the others")
+        return cls(templates, needed, present)
+
+    def completed(self, name: str, tensors: Mapping[str, Any], batch: tuple[int, ...]) -> dict[str, Any]:
+        """The tensors of a dataset's item, or of a batch of as many, with those that it lacks and the masks."""
+        if not self.needed:
+            return dict(tensors)
+        completed: dict[str, Any] = {}
+        for field, template in self.templates.items():
+            missing = field not in self.present[name]
+            if missing:
+                fill = math.nan if template.is_floating_point() else 0
+                completed[field] = torch.full((*batch, *template.shape), fill, dtype=template.dtype)
+            else:
+                completed[field] = tensors[field]
+            if field in self.needed:
+                completed[f"{field}_missing"] = torch.full(batch, missing)
+        return completed
+
+
+def _check_alike(field: str, first: tuple[str, Any], other: tuple[str, Any]) -> None:
+    """Raise ZarrCoreError if a field of two datasets cannot be one tensor. The numbers of points may differ."""
+    (name, values), (other_name, others) = first, other
+    if not (isinstance(values, Tensor) and isinstance(others, Tensor)):
+        return
+    kinds = {}
+    for owner, tensor in ((name, values), (other_name, others)):
+        components = f"{tensor.ndim} axes" if tensor.ndim < 2 else f"{tensor.ndim} axes, {tensor.shape[-1]} components"
+        kinds[owner] = f"{str(tensor.dtype).removeprefix('torch.')}, {components}"
+    if kinds[name] != kinds[other_name]:
+        raise ZarrCoreError(
+            f"{field} is {kinds[name]} in {name} and {kinds[other_name]} in {other_name}; give both the same dtype and "
+            "scalar_axis, or leave the field out"
+        )
+
+
+def _check_normalizers(datasets: Mapping[str, Any], present: Mapping[str, set[str]]) -> None:
+    """Raise ZarrCoreError if a field is normalized in some of the datasets that have it only."""
+    normalized = {name: set(getattr(dataset, "normalizers", None) or ()) for name, dataset in datasets.items()}
+    for name, fields in normalized.items():
+        for field in sorted(fields):
+            for other in present:
+                if field in present[other] and field not in normalized[other]:
+                    raise ZarrCoreError(
+                        f"{field} is normalized in {name} and not in {other}: set its normalizer in both, or in none"
+                    )
+
+
+def _counts(sizes: Mapping[str, int], weights: Mapping[str, float] | None, size: int | None) -> dict[str, int]:
+    """Samples of each dataset in an epoch."""
+    total = sum(sizes.values()) if size is None else whole_number("size", size, 1)
+    if weights is not None:
+        check_mapping("weights", weights, '{"a": 0.7, "b": 0.3}')
+        if weights.keys() != sizes.keys():
+            raise ZarrCoreError(f"weights are of {', '.join(weights)}; give one for each of {', '.join(sizes)}")
+        for name, weight in weights.items():
+            number = isinstance(weight, int | float) and not isinstance(weight, bool)
+            if not number or not 0 < weight < math.inf:
+                raise ZarrCoreError(f"the weight of {name} is {reprlib.repr(weight)}; weights are positive numbers")
+    given = sizes if weights is None else weights
+    whole = sum(given.values())
+    shares = {name: total * (weight / whole) for name, weight in given.items()}
+    counts = {name: int(share) for name, share in shares.items()}
+    largest = sorted(shares, key=lambda name: counts[name] - shares[name])
+    for name in largest[: total - sum(counts.values())]:
+        counts[name] += 1
+    for name, count in counts.items():
+        if not count:
+            raise ZarrCoreError(f"an epoch of {total} samples has none of {name}; use a larger size or weight")
+    return counts
+
+
+def _first_item(dataset: Any) -> Any:
+    """An item, without a change of what the next one draws."""
+    with torch.random.fork_rng(devices=[]):
+        return dataset[0]
+
+
+def _key(seed: int, name: str) -> int:
+    text = json.dumps([seed, name]).encode("ascii")
+    return int.from_bytes(hashlib.blake2b(text, digest_size=8, person=b"zarr_core.mixed").digest(), "little")
+
+
+@lru_cache(1 << 12)
+def _pass(size: int, key: int, number: int, block: int) -> list[int]:
+    """Samples at some places of a pass over a dataset."""
+    start = block * _BLOCK
+    order = Permutation(size, seed=key, epoch=number)
+    samples: list[int] = order(np.arange(start, min(start + _BLOCK, size))).tolist()
+    return samples
+
+
+def _empty(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """A tensor in reused memory, where NumPy has its dtype."""
+    try:
+        return torch.from_numpy(reused_memory.empty(shape, str(dtype).removeprefix("torch.")))
+    except TypeError:
+        return torch.empty(shape, dtype=dtype)
