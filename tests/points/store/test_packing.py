@@ -8,7 +8,7 @@ import pytest
 
 from tests.helpers.counting_store import Requests
 from zarr_core.points.store import packing
-from zarr_core.points.store.packing import is_stored, on_this_machine
+from zarr_core.points.store.packing import is_stored, on_this_machine, was_cut_off
 from zarr_core.storage import Storage
 
 NAME = "samples/a/0123456789abcdef.zip"
@@ -60,3 +60,21 @@ def test_an_object_is_compared_by_large_ranges(start: int, memory_root: str, mon
     assert not is_stored(storage, NAME, start, pieces_of(data + b"?"))
     assert not is_stored(storage, NAME, start, pieces_of(data[:-1]))
     assert not is_stored(storage, "samples/b", start, pieces_of(data))
+
+
+@pytest.mark.usefixtures("small_ranges")
+@pytest.mark.parametrize("size", [0, 1, 999, 1000, 5432, 12_344, 12_345])
+def test_a_power_cut_leaves_the_beginning(size: int, memory_root: str) -> None:
+    data = random.Random(1).randbytes(12_345).replace(b"\0", b"\1")
+    storage = Storage(memory_root)
+    for rest in (b"", bytes(7), bytes(len(data) - size)):
+        storage.write(NAME, [data[:size], rest[: len(data) - size]])
+        assert was_cut_off(storage, NAME, pieces_of(data))
+    storage.write(NAME, [data[:size], bytes(len(data) + 1 - size)])
+    assert not was_cut_off(storage, NAME, pieces_of(data))
+    for at in {0, size - 1, size, len(data) - 1} - {-1, len(data)}:
+        changed = bytearray(data[:size].ljust(len(data), b"\0"))
+        changed[at] ^= 255
+        if changed[at]:
+            storage.write(NAME, [bytes(changed)])
+            assert not was_cut_off(storage, NAME, pieces_of(data))

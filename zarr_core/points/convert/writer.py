@@ -29,7 +29,7 @@ from zarr_core.points.convert.stored_values import as_points, checked_rounding, 
 from zarr_core.points.store.group import GROUP_FORMAT, entry_of, group_of, head_of, is_complete
 from zarr_core.points.store.manifest import Quarantine, SampleEntry
 from zarr_core.points.store.mesh import Write, write_mesh
-from zarr_core.points.store.packing import Packing, is_stored, on_this_machine
+from zarr_core.points.store.packing import Packing, is_stored, on_this_machine, was_cut_off
 from zarr_core.points.store.settings import ConversionSettings, digest
 from zarr_core.sources.description import FieldFile
 from zarr_core.sources.formats.contents import Mesh
@@ -181,7 +181,8 @@ class GroupWriter:
             archive = packing.arrange(group, content.array_names)
             # Without its head, only the bytes after it tell what an archive holds.
             path = relpath
-            if not is_stored(place, relpath, len(archive.head), packing.pieces(archive)):
+            after_head = is_stored(place, relpath, len(archive.head), packing.pieces(archive))
+            if not after_head and not was_cut_off(place, relpath, packing.pieces(archive)):
                 path, _ = self._path_of(content, relpath, stored, group)
                 archive = packing.arrange(group, content.array_names)
             if not is_stored(place if path == relpath else self.storage, path, 0, packing.pieces(archive)):

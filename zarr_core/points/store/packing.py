@@ -13,6 +13,8 @@ from tempfile import SpooledTemporaryFile, TemporaryDirectory
 from types import TracebackType
 from typing import Any
 
+import numpy as np
+
 from zarr_core.format.packed import Archive, Entry, in_order
 from zarr_core.format.ranges import MAX_READ_BYTES
 from zarr_core.storage import Storage
@@ -120,6 +122,27 @@ def is_stored(storage: Storage, name: str, start: int, pieces: Iterable[bytes]) 
         return storage.size(name) == end
     except OSError:  # missing or not readable
         return False
+
+
+def was_cut_off(storage: Storage, name: str, pieces: Iterable[bytes]) -> bool:
+    """Whether an object has the first of these bytes, and zeros or nothing instead of all others: as after a power cut.
+
+    Raises:
+        FileNotFoundError: there is no such object.
+    """
+    end = 0
+    is_cut = False
+    for block in _blocks(pieces):
+        stored = storage.read(name, end, end + len(block))
+        end += len(block)
+        if not is_cut and stored != block:
+            is_cut = True
+            shared = min(len(stored), len(block))
+            differs = np.frombuffer(stored, np.uint8, shared) != np.frombuffer(block, np.uint8, shared)
+            stored = stored[int(differs.argmax()) if differs.any() else shared :]
+        if is_cut and stored.count(0) < len(stored):
+            return False
+    return storage.size(name) <= end
 
 
 def _blocks(pieces: Iterable[bytes]) -> Iterator[bytes]:
