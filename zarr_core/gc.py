@@ -45,7 +45,7 @@ def _summary(report: GcReport, store: str, *, everything: bool) -> str:
     expired = f"generations {_ranges(report.expired)}" if report.expired else "no generation"
     lines = [
         f"{removed} {len(report.prefixes)} groups and statistics that no kept generation names "
-        f"({format_size(report.bytes)}), {expired}, and {report.temporary.objects} incomplete files"
+        f"({format_size(report.bytes)}), {expired}, and {report.temporary.objects} incomplete files and uploads"
     ]
     shown = len(report.prefixes) if everything else _PREFIXES_SHOWN
     for prefix, garbage in sorted(report.prefixes.items())[:shown]:

@@ -17,11 +17,13 @@ from typing import Any
 from unittest.mock import patch
 
 from tests.helpers.fork_server import start
+from zarr_core.storage.backends.oci import OciBackend
 from zarr_core.storage.backends.s3 import S3Backend
 
 # The argument that holds the path, by operation.
 _LOCAL = {"create": ("open", 0), "rename": ("replace", 1), "link": ("link", 1), "unlink": ("unlink", 0)}
-_S3 = ("put", "put_if")
+_BACKENDS = ("put", "put_if")
+_PARTS = ("create_multipart_upload", "upload_part", "complete_multipart_upload")
 
 
 @contextmanager
@@ -50,7 +52,8 @@ class Kill:
 
     Attributes:
         operation: of the local disk "create" (a new file, whose first bytes are written), "rename", "link" or
-            "unlink"; of S3 "put" or "put_if".
+            "unlink"; of S3 and OCI "put" or "put_if"; of S3 "create_multipart_upload", "upload_part" or
+            "complete_multipart_upload".
         path: regular expression found in the paths that count; of a rename or a link, the new path.
         number: it dies just before the n-th such call.
     """
@@ -104,15 +107,28 @@ def _install(kill: Kill) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
         threading.Event().wait()  # the signal may reach another thread first
 
-    if kill.operation in _S3:
-        request = getattr(S3Backend, kill.operation)
+    if kill.operation in _BACKENDS:
+        for backend in (S3Backend, OciBackend):
+            request = getattr(backend, kill.operation)
 
-        async def dying_request(backend: S3Backend, path: str, *arguments: Any) -> Any:
-            if is_due(path):
+            async def dying_request(self: Any, path: str, *arguments: Any, request: Any = request) -> Any:
+                if is_due(path):
+                    die()
+                return await request(self, path, *arguments)
+
+            setattr(backend, kill.operation, dying_request)
+        return
+    if kill.operation in _PARTS:
+        from s3fs import S3FileSystem
+
+        make = S3FileSystem._call_s3
+
+        async def dying_part(self: Any, method: str, *arguments: Any, **options: Any) -> Any:
+            if method == kill.operation and is_due(options.get("Key", "")):
                 die()
-            return await request(backend, path, *arguments)
+            return await make(self, method, *arguments, **options)
 
-        setattr(S3Backend, kill.operation, dying_request)
+        S3FileSystem._call_s3 = dying_part
         return
 
     name, position = _LOCAL[kill.operation]

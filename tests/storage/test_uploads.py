@@ -16,7 +16,7 @@ from zarr_core.storage import Storage, retries
 from zarr_core.storage.backends.generic import MemoryBackend
 from zarr_core.storage.backends.obstore import ObstoreBackend
 from zarr_core.storage.backends.s3 import ConditionalPut, S3Backend
-from zarr_core.storage.uploads import Uploads
+from zarr_core.storage.uploads import Uploads, abort_uploads, unfinished_uploads
 
 
 class SlowBackend(MemoryBackend):
@@ -158,3 +158,32 @@ def test_a_large_object_is_uploaded_in_parts(
         storage.write(name, [data])
         assert storage.read(name) == data
         assert storage.info(name).version[32:] == parts  # the etag names the number of parts
+
+
+def test_uploads_that_may_not_be_listed_are_told(
+    s3_root: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def denied(backend: S3Backend, prefix: str) -> Any:
+        raise PermissionError("Access Denied")
+
+    pytest.importorskip("s3fs", reason="needs the s3 extra")
+    monkeypatch.setattr(S3Backend, "unfinished_uploads", denied)
+    assert unfinished_uploads(Storage(s3_root)) == []
+    (warning,) = caplog.messages
+    assert "lifecycle rule" in warning
+    assert "Access Denied" in warning
+
+
+def test_only_uploads_below_the_root_are_listed_and_one_that_has_ended_is_left_alone(s3_root: str) -> None:
+    s3fs = pytest.importorskip("s3fs", reason="needs the s3 extra")
+    bucket, _, prefix = s3_root.removeprefix("s3://").partition("/")
+    client = s3fs.S3FileSystem()
+    for key in (f"{prefix}/a", f"{prefix}-other/b"):
+        client.call_s3("create_multipart_upload", Bucket=bucket, Key=key)
+    storage = Storage(s3_root)
+    found = unfinished_uploads(storage)
+    assert [upload.path for upload in found] == [f"{bucket}/{prefix}/a"]
+    for _ in range(2):
+        abort_uploads(storage, found)
+    assert unfinished_uploads(storage) == []
+    assert unfinished_uploads(Storage(f"{s3_root}-other"))

@@ -185,7 +185,7 @@ class Storage:
 
     def _info(self, name: str) -> ObjectInfo:
         path = self.path(name)
-        return local.info(path) if self.is_local else self._request(name, lambda backend: backend.head(path))
+        return local.info(path) if self.is_local else self.request(name, lambda backend: backend.head(path))
 
     def list(self, prefix: str = "") -> dict[str, int]:
         """Name (relative to the root) and size of every object below a folder."""
@@ -298,7 +298,7 @@ class Storage:
         if self.is_local:
             data = local.read(path)
             return data, local.digest(data)
-        content, version = self._request(name, lambda backend: backend.get(path), retries.UNKNOWN_BYTES)
+        content, version = self.request(name, lambda backend: backend.get(path), retries.UNKNOWN_BYTES)
         if not version:
             raise StoreError(f"{self.url}: this location reports no etag, so commits to it would not be safe")
         return bytes(content), version
@@ -346,7 +346,7 @@ class Storage:
             self._clients[for_data] = open_backend(self.root, for_data=for_data, client=self.client)
         return self._clients[for_data]
 
-    def _request(self, name: str, request: Callable[[RemoteBackend], Awaitable[T]], n_bytes: int = 0) -> T:
+    def request(self, name: str, request: Callable[[RemoteBackend], Awaitable[T]], n_bytes: int = 0) -> T:
         """Make a request with retries."""
         backend, what = self._backend, f"{self.root}/{name}"
         return self._run(retries.request(self._service, what, lambda: request(backend), n_bytes))
@@ -359,7 +359,7 @@ class Storage:
         """Objects below a path of the service, one page at a time."""
         token: str | None = None
         while True:
-            page, token = self._request(name, lambda backend, token=token: backend.list_page(prefix, token, recursive))  # type: ignore[misc]
+            page, token = self.request(name, lambda backend, token=token: backend.list_page(prefix, token, recursive))  # type: ignore[misc]
             yield from page.items()
             if token is None:
                 return
@@ -381,7 +381,7 @@ class Storage:
             return True
 
         try:
-            if self._request(name, put, len(data)):
+            if self.request(name, put, len(data)):
                 return True
         except FileNotFoundError as error:
             raise self._no_bucket() from error

@@ -1,14 +1,19 @@
-"""Several objects uploaded at a time, in bounded memory."""
+"""Several objects uploaded at a time, in bounded memory; uploads of killed processes."""
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Iterable
 from concurrent.futures import Future
 from contextlib import suppress
 from types import TracebackType
 
+from zarr_core.errors import TransferError
+from zarr_core.storage.backends import UnfinishedUpload
 from zarr_core.storage.storage import Storage
+
+logger = logging.getLogger(__name__)
 
 # Bytes that wait for their uploads; a larger object is uploaded alone.
 _MAX_BYTES = 64 << 20
@@ -60,3 +65,22 @@ class Uploads:
         future, size = self._running.popleft()
         self._bytes -= size
         future.result()
+
+
+def unfinished_uploads(storage: Storage) -> list[UnfinishedUpload]:
+    """Uploads in parts below the root that have not ended; none where the client or the service does not list them."""
+    if storage.is_local:
+        return []
+    try:
+        return storage.request("", lambda backend: backend.unfinished_uploads(f"{storage.location}/"))
+    except (OSError, TransferError) as error:
+        way_out = "let a lifecycle rule of the bucket abort incomplete uploads"
+        logger.warning("%s: uploads that were never finished cannot be listed (%s): %s", storage.url, error, way_out)
+        return []
+
+
+def abort_uploads(storage: Storage, uploads: Iterable[UnfinishedUpload]) -> None:
+    """Delete the parts of uploads; one that has ended meanwhile keeps its object."""
+    for upload in uploads:
+        with suppress(FileNotFoundError):
+            storage.request(upload.path, lambda backend, upload=upload: backend.abort_upload(upload))  # type: ignore[misc]

@@ -17,7 +17,9 @@ from typing import Generic
 from zarr_core._util.commands import shell
 from zarr_core.errors import StoreError, ZarrCoreError
 from zarr_core.storage import Storage, StoredObject
+from zarr_core.storage.backends import UnfinishedUpload
 from zarr_core.storage.temporary import strip_temp_suffix
+from zarr_core.storage.uploads import abort_uploads, unfinished_uploads
 from zarr_core.versioning.archive import GENERATIONS, archive_names, documents, generation_name, read_archive
 from zarr_core.versioning.generations import Head, Retention, S, amend, load
 
@@ -60,7 +62,8 @@ class GcReport:
         kept: numbers of the kept generations.
         expired: numbers of the deleted generations.
         prefixes: deleted objects by prefix, without generations.
-        temporary: temporary files that killed writers left behind; at least an hour old, for any grace period.
+        temporary: temporary files, and uploads in parts, that killed writers left behind; at least an hour old, for any
+            grace period. The bytes are those of the files.
         young: number of prefixes that no generation names, but that are within the grace period.
         foreign: number of objects that no writer of this kind of store makes; they are never deleted.
     """
@@ -108,6 +111,7 @@ def collect_garbage(
     result = GcReport(dry_run, young=found.young, foreign=found.foreign)
     for temporary in found.temporary:
         result.temporary.add(temporary)
+    result.temporary.objects += len(found.uploads)
 
     def tombstone(current: S) -> Retention:
         kept = collector.kept(current)
@@ -120,6 +124,7 @@ def collect_garbage(
         return result
     # Before the new head is written: a full disk may have no space for it.
     collector.delete(temporary.name for temporary in found.temporary)
+    abort_uploads(storage, found.uploads)
     amend(storage, head, tombstone)
     collector.delete(chain.from_iterable(map(archive_names, result.expired)))
     collector.delete(chain.from_iterable(map(collector.objects_of, result.prefixes)))
@@ -151,6 +156,7 @@ class _Found:
 
     garbage: dict[str, Garbage] = field(default_factory=dict)
     temporary: list[StoredObject] = field(default_factory=list)
+    uploads: list[UnfinishedUpload] = field(default_factory=list)
     young: int = 0
     foreign: int = 0
 
@@ -236,6 +242,9 @@ class _Collector(Generic[S]):
         for stored in self.storage.objects("", recursive=False):
             if strip_temp_suffix(stored.name)[1] and stored.modified < abandoned:
                 found.temporary.append(stored)
+        for upload in unfinished_uploads(self.storage):
+            if upload.started < abandoned:
+                found.uploads.append(upload)
         for prefix, garbage in unnamed.items():
             if garbage.newest < self.horizon or prefix in kept.dropped:
                 found.garbage[prefix] = garbage

@@ -17,7 +17,7 @@ from tests.helpers.counting_store import Requests
 from tests.helpers.faults import Kill, is_killed
 from tests.helpers.small_source import KIND, load_field, write_source
 from tests.helpers.stores import flip, nan, objects, replace_unnoticed, stored_values, write_broken
-from zarr_core import ZarrChunkReader
+from zarr_core import ZarrChunkReader, write_sample
 from zarr_core.convert import convert, iter_convert, publish
 from zarr_core.points.convert.writer import GroupWriter, SampleContent
 from zarr_core.points.store.head import HEAD, load_manifest
@@ -25,6 +25,9 @@ from zarr_core.points.store.settings import ConversionSettings
 from zarr_core.points.verify.store import verify_store
 from zarr_core.sources.description import FieldFile
 from zarr_core.storage import Storage
+from zarr_core.storage.backends import UnfinishedUpload
+from zarr_core.storage.backends.s3 import ConditionalPut, S3Backend
+from zarr_core.storage.uploads import unfinished_uploads
 from zarr_core.versioning.gc import collect_garbage
 from zarr_core.versioning.tags import make_tag
 
@@ -146,6 +149,63 @@ def test_a_conversion_to_s3_that_is_killed_is_finished_by_the_next(s3_root: str,
     assert is_killed(kill, convert, KIND, s3_root, **options)
     assert convert(KIND, s3_root, **options).ok
     assert objects(s3_root) == objects(undisturbed / "store")
+
+
+@pytest.mark.parametrize("kill", [Kill("put", "run_1"), Kill("put", "run_3"), Kill("put_if", "manifest")], ids=str)
+def test_a_conversion_to_oci_that_is_killed_is_finished_by_the_next(
+    oci_root: str, undisturbed: Path, kill: Kill
+) -> None:
+    """A sample is one request there, of any size."""
+    options = {"root": undisturbed / "source", **SETTINGS}
+    assert is_killed(kill, convert, KIND, oci_root, **options)
+    assert convert(KIND, oci_root, **options).ok
+    assert objects(oci_root) == objects(undisturbed / "store")
+
+
+def write_in_parts(root: str) -> None:
+    """Write a sample whose archive is an upload of three parts."""
+    ConditionalPut.single_put_bytes, ConditionalPut.part_bytes = 6 << 20, 5 << 20
+    values = np.random.default_rng(0).random((1_000_000, 3), np.float32)
+    write_sample(root, "a", {"volume_position": values}, layout="packed", codec="none")
+
+
+@pytest.mark.parametrize(
+    "kill",
+    [
+        Kill("create_multipart_upload"),
+        *(Kill("upload_part", "", number) for number in (1, 2, 3)),
+        Kill("complete_multipart_upload"),
+        Kill("put_if", "manifest"),
+    ],
+    ids=str,
+)
+def test_an_upload_in_parts_that_is_killed_is_finished_and_its_parts_are_collected(
+    s3_root: str, tmp_path: Path, kill: Kill, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("s3fs", reason="needs the s3 extra")
+    for name in ("single_put_bytes", "part_bytes"):
+        monkeypatch.setattr(ConditionalPut, name, getattr(ConditionalPut, name))  # put back in the end
+    assert is_killed(kill, write_in_parts, s3_root)
+    storage = Storage(s3_root)
+    left = unfinished_uploads(storage)
+    has_begun = kill.operation in ("upload_part", "complete_multipart_upload")
+    assert [upload.path.rpartition("/")[2][16:] for upload in left] == [".zip"] * has_begun
+    write_in_parts(s3_root)
+    write_in_parts(str(tmp_path / "store"))
+    assert objects(s3_root) == objects(tmp_path / "store")
+    age, listed = 600.0, S3Backend.unfinished_uploads
+
+    async def of_this_age(backend: S3Backend, prefix: str) -> list[UnfinishedUpload]:  # moto has one time for all
+        return [upload._replace(started=time.time() - age) for upload in await listed(backend, prefix)]
+
+    monkeypatch.setattr(S3Backend, "unfinished_uploads", of_this_age)
+    assert collect_garbage(storage, HEAD, 0).temporary.objects == 0, "its writer may be at work"
+    age = 86400.0
+    assert collect_garbage(storage, HEAD, 3600, dry_run=True).temporary.objects == len(left)
+    assert collect_garbage(storage, HEAD, 2 * 86400).temporary.objects == 0
+    assert collect_garbage(storage, HEAD, 3600).temporary.objects == len(left)
+    assert unfinished_uploads(storage) == []
+    assert objects(s3_root) == objects(tmp_path / "store")
 
 
 def test_the_leftover_of_a_killed_writer_is_collected_without_its_sample(tmp_path: Path, undisturbed: Path) -> None:

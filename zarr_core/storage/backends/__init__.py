@@ -22,6 +22,20 @@ class ObjectInfo(NamedTuple):
     changed: str = ""
 
 
+class UnfinishedUpload(NamedTuple):
+    """An upload in parts that has not ended: it runs, or its process was killed. Its parts are invisible, and paid for.
+
+    Attributes:
+        path: of the object that it would become.
+        upload_id: as the service calls it.
+        started: seconds since 1970.
+    """
+
+    path: str
+    upload_id: str
+    started: float
+
+
 class ConditionFailed(Exception):
     """The condition of a conditional write did not hold."""
 
@@ -84,3 +98,11 @@ class RemoteBackend(Protocol):
         ``recursive=False`` leaves out the objects in folders below the path.
         """
         ...
+
+    async def unfinished_uploads(self, prefix: str) -> list[UnfinishedUpload]:
+        """Uploads in parts below a path (ending in "/"); none where the client cannot list them."""
+        return []
+
+    async def abort_upload(self, upload: UnfinishedUpload) -> None:
+        """Delete the parts of an upload; raises FileNotFoundError if it has ended."""
+        return

@@ -7,7 +7,7 @@ from mmap import mmap
 from typing import Any
 
 from zarr_core.errors import TruncatedError
-from zarr_core.storage.backends import ConditionFailed, ObjectInfo, RemoteBackend
+from zarr_core.storage.backends import ConditionFailed, ObjectInfo, RemoteBackend, UnfinishedUpload
 from zarr_core.storage.credentials import s3_endpoint
 from zarr_core.storage.filesystems import open_filesystem
 from zarr_core.storage.retries import status_of
@@ -103,6 +103,22 @@ class S3Backend(ConditionalPut):
         response = await self.fs._call_s3("list_objects_v2", Bucket=bucket, Prefix=key, **options)
         found = {f"{bucket}/{each['Key']}": _info(each["Size"], each) for each in response.get("Contents", ())}
         return found, response.get("NextContinuationToken")
+
+    async def unfinished_uploads(self, prefix: str) -> list[UnfinishedUpload]:
+        bucket, _, key = prefix.partition("/")
+        found = []
+        markers: dict[str, str] = {}
+        while True:
+            page = await self.fs._call_s3("list_multipart_uploads", Bucket=bucket, Prefix=key, **markers)
+            for each in page.get("Uploads", ()):
+                started = each["Initiated"].timestamp()
+                found.append(UnfinishedUpload(f"{bucket}/{each['Key']}", each["UploadId"], started))
+            if not page.get("IsTruncated"):
+                return found
+            markers = {"KeyMarker": page["NextKeyMarker"], "UploadIdMarker": page["NextUploadIdMarker"]}
+
+    async def abort_upload(self, upload: UnfinishedUpload) -> None:
+        await self._call("abort_multipart_upload", upload.path, UploadId=upload.upload_id)
 
     async def _call(self, method: str, path: str, **options: Any) -> Any:
         bucket, _, key = path.partition("/")
