@@ -20,7 +20,7 @@ from zarr_core.errors import ZarrCoreError
         ({"num_surface_points": 0}, "num_surface_points"),
         ({"num_volume_points": -1}, "num_volume_points"),
         ({"num_geometry_points": -1}, "num_geometry_points"),
-        ({"num_points": {"surface": 3}}, "num_points"),  # for the general dataset only
+        ({"num_points": {"surface": 3}, "num_surface_points": 3}, "num_points repeats surface"),
         ({"num_surface_point": 3}, "num_surface_point is not .* did you mean 'num_surface_points'"),
         ({"read_concurrency": 0}, "read_concurrency"),
         ({"fields": []}, "fields"),

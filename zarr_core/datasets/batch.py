@@ -14,15 +14,17 @@ from zarr_core.datasets.collation import Collate, check_fields, named, same_dtyp
 from zarr_core.errors import ZarrCoreError
 
 
-class BatchItem(dict[str, Tensor]):
+class BatchItem(dict[str, Any]):
     """An item of a batch. Registered with ``default_collate``, which then calls :func:`collate`.
 
     Attributes:
         sample_id: the sample, for messages; "" if it is not known.
+        origin: the store that it was read from, for messages.
         collate: makes batches of items that differ in size; None stacks items.
     """
 
     sample_id: str = ""
+    origin: str = ""
     collate: Collate | None = None
 
 
@@ -44,19 +46,20 @@ class Batch(list[BatchItem]):
     """The items of a batch, together with the batch tensors.
 
     Attributes:
-        tensors: by field, (items, points, components) or (items, points). The items are views of them. None if the
-            items differ in size.
+        tensors: by field, (items, points, components) or (items, points); lists of what is not a tensor. The items are
+            views of them. None if the items differ in size.
     """
 
-    def __init__(self, items: Sequence[BatchItem], tensors: dict[str, Tensor] | None) -> None:
+    def __init__(self, items: Sequence[Any], tensors: dict[str, Any] | None) -> None:
         super().__init__(items)
         self.tensors = tensors
         self._read = [] if tensors is None else [tuple(item.items()) for item in items]
 
     @classmethod
-    def of(cls, tensors: dict[str, Tensor]) -> Batch:
+    def of(cls, tensors: dict[str, Any]) -> Batch:
         """The items of batch tensors."""
-        rows = zip(*[tensor.unbind() for tensor in tensors.values()], strict=True)
+        columns = [values.unbind() if isinstance(values, Tensor) else values for values in tensors.values()]
+        rows = zip(*columns, strict=True)
         return cls([BatchItem(zip(tensors, values, strict=True)) for values in rows], tensors)
 
     @property
@@ -77,22 +80,42 @@ class Batch(list[BatchItem]):
 class BatchDataset(Dataset[dict[str, Tensor]]):
     """Base of datasets that read a whole batch at once with ``__getitems__``.
 
-    A DataLoader calls ``__getitems__`` instead of ``__getitem__``. A subclass that overrides ``__getitem__`` alone gets
-    a ``__getitems__`` that makes batches of its items, so that both return the same.
+    A DataLoader calls ``__getitems__`` instead of ``__getitem__``. A subclass that overrides one of them alone gets the
+    other one, which makes batches of its items, or takes an item of its batch, so that both return the same.
     """
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         for base in cls.__mro__:
-            if "__getitems__" in vars(base):
-                break
-            if "__getitem__" in vars(base):
-                cls.__getitems__ = _items  # type: ignore[attr-defined]
+            own = vars(base).keys() & {"__getitem__", "__getitems__"}
+            if own == {"__getitem__"}:
+                cls.__getitems__ = _items_of(base)  # type: ignore[attr-defined]
+            elif own == {"__getitems__"}:
+                cls.__getitem__ = _item_of(base)  # type: ignore[method-assign]
+            if own:
                 break
 
 
-def _items(dataset: BatchDataset, indices: Iterable[int]) -> list[Any]:
-    return [dataset[index] for index in indices]
+# Both call the class that defines the other one: that of a further subclass may call them.
+def _items_of(base: Any) -> Callable[[Any, Iterable[int]], list[Any]]:
+    def items(dataset: Any, indices: Iterable[int]) -> list[Any]:
+        return [base.__getitem__(dataset, index) for index in indices]
+
+    return items
+
+
+def _item_of(base: Any) -> Callable[[Any, int], Any]:
+    def item(dataset: Any, index: int) -> Any:
+        try:
+            return base.__getitems__(dataset, [index])[0]
+        except RecursionError:
+            name = base.__name__
+            raise ZarrCoreError(
+                f"{name}.__getitems__ reads items of {name}, which are made of its batches: change those that "
+                "super().__getitems__(indices) returns, or override __getitem__ alone"
+            ) from None
+
+    return item
 
 
 def collate(batch: Sequence[dict[str, Tensor]]) -> Any:

@@ -131,9 +131,11 @@ def check_fields(batch: Sequence[Mapping[str, Any]]) -> None:
     for field in fields:
         lacking = sum(field not in item for item in batch)
         if lacking:
+            origins = {str(getattr(item, "origin", "")) for item in batch if field not in item} - {""}
+            where = f" (those of {', '.join(sorted(origins))})" if origins else ""
             raise ZarrCoreError(
-                f"{field}: {lacking} of the {len(batch)} items of a batch have no such field; read or export the "
-                "fields that every sample has (fields=[...]), or pass a collate_fn"
+                f"{field}: {lacking} of the {len(batch)} items of a batch have no such field{where}; read or export "
+                "the fields that every sample has (fields=[...]), or pass a collate_fn"
             )
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Collection, Mapping
 from typing import Annotated, Any, Literal, Self
 
 import pydantic
@@ -18,6 +19,8 @@ from zarr_core.storage import absolute
 from zarr_core.storage.disk_cache import DEFAULT_LIMIT
 
 _HOME = "zarr_core.datasets"
+
+_DOMAIN_POINTS = re.compile(r"num_[a-z0-9_]+_points")
 
 # Keys of Noether's dataset configs whose work is done elsewhere here.
 _COUNTERPARTS = {
@@ -46,6 +49,20 @@ _Place = Annotated[str, AfterValidator(absolute)]
 _Size = Annotated[int | str, _checked(parse_size)]
 
 
+def _with_num_points(settings: Mapping[str, Any], known: Collection[str]) -> Mapping[str, Any]:
+    """The settings with the number of points of other domains than surface and volume in ``num_points``."""
+    own = [key for key in settings if key not in known and _DOMAIN_POINTS.fullmatch(str(key))]
+    if not own:
+        return settings
+    merged = {key: value for key, value in settings.items() if key not in own}
+    merged["num_points"] = dict(settings.get("num_points") or {})
+    for key in own:
+        if settings[key] is None:  # read whole
+            continue
+        merged["num_points"][key[len("num_") : -len("_points")]] = settings[key]
+    return merged
+
+
 class StoreDatasetConfig(pydantic.BaseModel):
     """Settings common to all datasets over a store.
 
@@ -64,6 +81,8 @@ class StoreDatasetConfig(pydantic.BaseModel):
         num_volume_points: volume points to draw per item; None reads all.
         num_geometry_points: surface positions to draw per item for ``geometry_position``, independently of the surface
             fields; None or 0 omits that field.
+        num_points: points to draw by domain, for domains other than surface and volume. ``num_wake_points: 4096`` is
+            another spelling of ``num_points: {wake: 4096}``.
         fields: canonical names of the fields to read; None reads all.
         included_properties: canonical names of the fields to read, and "geometry_position"; None reads all. Either this
             or ``fields``.
@@ -85,6 +104,15 @@ class StoreDatasetConfig(pydantic.BaseModel):
         collate: how a DataLoader makes batches of samples with different numbers of points, as they are read without
             ``num_surface_points`` and the like: "pad", "concat" or "list", see :class:`Collate`. None: it is an error.
         with_index: items have ``index``, their position in the dataset, an int64 tensor.
+        with_sample_id: items have ``sample_id``, a string; batches have a list of them.
+        parameters: parameters that the conversion recorded, float32 tensors of items: () or, for a list, (components,).
+        item: keys of the items, and the field, parameter, "index" or "sample_id" of each. A list of names is one
+            tensor, joined along the components, (points, components); parameters are repeated for each point. Only
+            the fields that it names are read.
+        transform: function, or its dotted path, of an item; returns the item to use, also one that is not a dict.
+            Runs where items are read: in a worker process or thread, on the CPU. Its items are copied into batches.
+        batch_transform: function, or its dotted path, of a batch, a dict of tensors (items, ...); returns one. Runs
+            where batches are read. An item is a part of the result.
         filter_categories: keep only samples of these categories. The category is the sample id without its last
             "_" part.
         normalizers: by field, "mean_std", "logscale_mean_std", "min_max", "position" or ``{kind: position, scale:
@@ -104,6 +132,7 @@ class StoreDatasetConfig(pydantic.BaseModel):
     num_surface_points: PositiveInt | None = None
     num_volume_points: PositiveInt | None = None
     num_geometry_points: NonNegativeInt | None = None
+    num_points: dict[str, PositiveInt] = {}
     fields: Annotated[tuple[str, ...], pydantic.Field(min_length=1)] | None = None
     included_properties: frozenset[str] | None = None
     excluded_properties: frozenset[str] | None = None
@@ -118,6 +147,11 @@ class StoreDatasetConfig(pydantic.BaseModel):
     scalar_axis: bool = False
     collate: Way | None = None
     with_index: bool = False
+    with_sample_id: bool = False
+    parameters: tuple[str, ...] = ()
+    item: dict[str, str | Annotated[tuple[str, ...], pydantic.Field(min_length=1)]] = {}
+    transform: Callable[[Any], Any] | str | None = None
+    batch_transform: Callable[[Any], Any] | str | None = None
     filter_categories: Annotated[tuple[str, ...], pydantic.Field(min_length=1)] | None = None
     normalizers: dict[str, NormalizerConfig] = {}
     statistics: _Place | None = None
@@ -130,6 +164,7 @@ class StoreDatasetConfig(pydantic.BaseModel):
         for key, counterpart in _COUNTERPARTS.items():
             if settings.get(key):
                 raise ValueError(f"{key} is not a setting of this library; use {counterpart}")
+        settings = _with_num_points(settings, cls.model_fields)
         for key in settings.keys() - cls.model_fields.keys() - _COUNTERPARTS.keys():
             if nearest := did_you_mean(str(key), cls.model_fields):
                 raise ValueError(f"{key} is not a setting of this library{nearest}")
@@ -137,6 +172,9 @@ class StoreDatasetConfig(pydantic.BaseModel):
 
     @pydantic.model_validator(mode="after")
     def _check_properties(self) -> Self:
+        for domain, points in {"surface": self.num_surface_points, "volume": self.num_volume_points}.items():
+            if points is not None and domain in self.num_points:
+                raise ValueError(f"num_points repeats {domain}; set the number of points once")
         if self.fields is not None and self.included_properties is not None:
             raise ValueError("fields and included_properties both name the fields to read; set one of them")
         return self
@@ -157,7 +195,7 @@ class StoreDatasetConfig(pydantic.BaseModel):
     @classmethod
     def _check_not_bool(cls, value: object, info: pydantic.ValidationInfo) -> object:
         values = value.values() if isinstance(value, Mapping) else [value]
-        takes_bool = info.field_name in ("scalar_axis", "with_index")
+        takes_bool = info.field_name in ("scalar_axis", "with_index", "with_sample_id")
         if not takes_bool and bool in map(type, values):  # pydantic takes True for 1
             raise ValueError("must not be true or false")
         return value
@@ -170,34 +208,40 @@ class StoreDatasetConfig(pydantic.BaseModel):
                 raise ValueError(f"{field}: 'position' applies to positions only; use mean_std for other fields")
         return normalizers
 
+    @pydantic.model_validator(mode="after")
+    def _check_item(self) -> Self:
+        if self.item and self.dtype == "stored":
+            raise ValueError('item forms keys of float32 values; dtype="stored" keeps the names of the fields')
+        if self.batch_transform is not None and self.collate is not None:
+            raise ValueError(
+                "batch_transform changes batches of samples of one size, before collate; use transform, or "
+                "to_device(loader, device, transform=...)"
+            )
+        for key, names in self.item.items():
+            if not isinstance(names, str) and "sample_id" in names:
+                raise ValueError(f"item {key!r}: sample_id is text, and cannot be joined with others")
+        return self
+
+    @property
+    def item_names(self) -> list[str]:
+        """What ``item`` names, each once."""
+        names: dict[str, None] = {}
+        for chosen in self.item.values():
+            names |= dict.fromkeys([chosen] if isinstance(chosen, str) else chosen)
+        return list(names)
+
     @property
     def points_by_domain(self) -> dict[str, int]:
         """Points to draw by domain, without the domains that are read whole."""
         wanted = {"surface": self.num_surface_points, "volume": self.num_volume_points}
-        return {domain: points for domain, points in wanted.items() if points is not None}
+        named = {domain: points for domain, points in wanted.items() if points is not None}
+        return named | self.num_points
 
 
 class ZarrPointDatasetConfig(StoreDatasetConfig):
-    """Settings of ``ZarrPointDataset``, the dataset over any store.
-
-    Attributes:
-        num_points: points to draw by domain, for domains other than surface and volume.
-    """
+    """Settings of ``ZarrPointDataset``, the dataset over any store."""
 
     kind: str = f"{_HOME}.ZarrPointDataset"
-    num_points: dict[str, PositiveInt] = {}
-
-    @pydantic.model_validator(mode="after")
-    def _check_num_points(self) -> ZarrPointDatasetConfig:
-        twice = super().points_by_domain.keys() & self.num_points.keys()
-        if twice:
-            raise ValueError(f"num_points repeats {', '.join(sorted(twice))}; set the number of points once")
-        return self
-
-    @property
-    def points_by_domain(self) -> dict[str, int]:
-        """Points to draw by domain, without the domains that are read whole."""
-        return super().points_by_domain | self.num_points
 
 
 class ZarrShapeNetCarDatasetConfig(StoreDatasetConfig):

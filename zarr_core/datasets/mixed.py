@@ -150,6 +150,8 @@ class MixedDataset(BatchDataset):
             if tensors.keys() != first.keys():
                 return None
             for field, values in tensors.items():
+                if not isinstance(values, Tensor):  # sample ids
+                    return None
                 if values.dtype != first[field].dtype or values.shape[1:] != first[field].shape[1:]:
                     return None
         size = sum(map(len, places.values()))

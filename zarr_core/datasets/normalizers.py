@@ -296,7 +296,7 @@ def make_normalizers(
 
     Args:
         storage: the store whose statistics are used; not read if no config needs statistics.
-        manifest: of the generation that the dataset reads; it has all fields of ``configs``.
+        manifest: of the generation that the dataset reads; other names in ``configs`` are parameters.
         configs: config of the normalizer by field.
         statistics: path or URL of a YAML file of statistics to use instead of the store's.
 
@@ -311,7 +311,10 @@ def make_normalizers(
             found = _Statistics(*read_statistics(statistics), STATISTICS_FILE_HINT)
     normalizers = Normalizers()
     for field, config in configs.items():
-        normalizers.add(found.normalizer(field, manifest.fields[field], config))
+        column = manifest.fields.get(field)
+        if column is None:  # a parameter
+            column = ArrayColumn(field, field, "float64", len(config.shift) if isinstance(config, FixedConfig) else 1)
+        normalizers.add(found.normalizer(field, column, config))
     return normalizers
 
 

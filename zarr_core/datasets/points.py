@@ -20,6 +20,7 @@ from zarr_core._util.shared_epoch import SharedEpoch
 from zarr_core.datasets import config as configs
 from zarr_core.datasets.batch import Batch, BatchDataset, BatchItem, Slab
 from zarr_core.datasets.collation import Collate, added_keys
+from zarr_core.datasets.items import INDEX, SAMPLE_ID, Items
 from zarr_core.datasets.normalizers import GEOMETRY_POSITION, GEOMETRY_SOURCE, NormalizedBatch, make_normalizers
 from zarr_core.datasets.splits import choose_samples, split_ids
 from zarr_core.errors import UnknownFieldError, ZarrCoreError
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
 
     from zarr_core.storage.byte_ranges import Objects
 
-_INDEX = "index"
 _GEOMETRY_DOMAIN = "surface"
 
 
@@ -99,7 +99,7 @@ class ZarrPointDataset(BatchDataset):
         if self._geometry_points:
             coords = self.reader.coords(GEOMETRY_POSITION, _GEOMETRY_DOMAIN, self._geometry_points)
         self._selection = self.reader.selection(config.points_by_domain, self._fields, coords)
-        self.reader.check_fields(config.normalizers)
+        self.reader.check_fields(config.normalizers.keys() - set(config.parameters))
         manifest = self.reader.manifest
         storage = Storage(self.reader.root)
         self._normalizers = make_normalizers(storage, manifest, config.normalizers, config.statistics)
@@ -111,11 +111,16 @@ class ZarrPointDataset(BatchDataset):
             redact(self.reader.root),
         )
         self.sample_ids = self._with_all_fields(self.sample_ids)
-        self._collate = None if config.collate is None else Collate(config.collate)
+        read = list(self.reader.fields if self._fields is None else self._fields)
+        read += [GEOMETRY_POSITION] if self._geometry_points else []
+        self._items = Items(config, self.reader, read, self._normalizers)
+        self._items.check(self.sample_ids)
+        self._collate = None if config.collate is None else Collate(config.collate, self._items.per_sample)
         self._epoch = SharedEpoch()
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"reader": self.reader.with_samples(self.sample_ids)}
+        reader = self.reader.with_samples(self.sample_ids)
+        return self.__dict__ | {"reader": reader, "_items": self._items.with_reader(reader)}
 
     def __repr__(self) -> str:
         fields = ", ".join(self.reader.fields if self._fields is None else self._fields)
@@ -129,10 +134,13 @@ class ZarrPointDataset(BatchDataset):
         return len(self.sample_ids)
 
     def __getitem__(self, index: int) -> dict[str, Tensor]:
+        if self._items.changes_batches:
+            return ZarrPointDataset.__getitems__(self, [index])[0]
         place = range(len(self))[index]
         sample = self._draws(place, repetition_of(index))
         (stored,) = self.reader.read_items([sample])
-        return self._item(place, sample, stored)
+        item: dict[str, Tensor] = self._item(place, sample, stored)
+        return item
 
     def __getitems__(self, indices: Sequence[int]) -> Batch:
         """Read a whole batch at once; DataLoader calls this instead of ``__getitem__``.
@@ -153,9 +161,7 @@ class ZarrPointDataset(BatchDataset):
             items = zip(places, draws, self.reader.read_items(draws), strict=True)
             return Batch([self._item(*item) for item in items], None)
         tensors = {field: self._as_values(field, torch.from_numpy(values)) for field, values in stored.items()}
-        if self.config.with_index:
-            tensors[_INDEX] = torch.tensor(places)
-        return Batch.of(tensors)
+        return self._items.batch(tensors, places, [sample.sample_id for sample in draws])
 
     def slabs(self, sample: str | int, points: int, domain: str | None = None) -> Iterator[Slab]:
         """A whole sample in stored order, slab by slab in bounded memory: for inference on samples of any size.
@@ -191,12 +197,11 @@ class ZarrPointDataset(BatchDataset):
         """The id of a sample, which may be given by its index."""
         return sample if isinstance(sample, str) else self.sample_ids[sample]
 
-    def _item(self, index: int, sample: SampleDraws, stored: Mapping[str, np.ndarray]) -> BatchItem:
+    def _item(self, index: int, sample: SampleDraws, stored: Mapping[str, np.ndarray]) -> Any:
         """An item from its stored values."""
-        item = BatchItem(self._tensors(sample, stored))
-        item.sample_id, item.collate = sample.sample_id, self._collate
-        if self.config.with_index:
-            item[_INDEX] = torch.tensor(index)
+        item = self._items.item(self._tensors(sample, stored), index, sample.sample_id)
+        if isinstance(item, BatchItem):
+            item.collate = self._collate
         return item
 
     def _tensors(self, sample: SampleDraws, stored: Mapping[str, np.ndarray]) -> dict[str, Tensor]:
@@ -223,12 +228,14 @@ class ZarrPointDataset(BatchDataset):
         elif included is not None:
             named = self.reader.check_fields(included - {GEOMETRY_POSITION})
             fields = [field for field in self.reader.fields if field in named]
+        elif config.item:
+            fields = [field for field in self.reader.fields if field in config.item_names]
         if excluded:
             fields = [field for field in (self.reader.fields if fields is None else fields) if field not in excluded]
         if fields == [] and not geometry_points:
             raise ZarrCoreError(
                 f"no field is left to read; fields of the store are {', '.join(self.reader.fields)}; "
-                "see included_properties and excluded_properties"
+                "see included_properties, excluded_properties and item"
             )
         return fields, geometry_points
 
@@ -288,6 +295,7 @@ class ZarrPointDataset(BatchDataset):
         if self._geometry_points:
             fields.append(GEOMETRY_POSITION)
             domains.add(_GEOMETRY_DOMAIN)
+        fields += [f"parameter {name}" for name in self.config.parameters]
         samples = []
         for sample_id in self.sample_ids:
             entry = manifest.samples[sample_id]
@@ -358,7 +366,7 @@ class ZarrPointDataset(BatchDataset):
         fields = batch.keys() - (added_keys([*self.reader.fields, GEOMETRY_POSITION]) - set(self.reader.fields))
         self._check_known(fields)
         normalized = NormalizedBatch(batch)
-        for field in fields - {_INDEX}:
+        for field in fields - self._no_fields:
             normalized[field] = self._normalizers.normalized(field, batch[field])
         return normalized
 
@@ -390,10 +398,16 @@ class ZarrPointDataset(BatchDataset):
         return self._normalizers.state_dict()
 
     def _check_known(self, fields: Iterable[str]) -> None:
-        """Raise UnknownFieldError for a field that is neither the store's nor ``geometry_position``."""
+        """Raise UnknownFieldError for a field that is neither the store's nor of this dataset's items."""
+        own = self._no_fields
         self.reader.check_fields(
-            [GEOMETRY_SOURCE if field == GEOMETRY_POSITION else field for field in fields if field != _INDEX]
+            [GEOMETRY_SOURCE if field == GEOMETRY_POSITION else field for field in fields if field not in own]
         )
+
+    @property
+    def _no_fields(self) -> set[str]:
+        """What items may have besides fields."""
+        return {INDEX, SAMPLE_ID, *self.config.parameters}
 
     def _check_kind(self) -> None:
         """Raise ZarrCoreError for the store of another kind. Stores of other programs do not record their kind."""

@@ -23,7 +23,7 @@ from tqdm import tqdm
 
 from zarr_core._util.arguments import check_names, whole_number
 from zarr_core._util.commands import shell
-from zarr_core._util.documents import DocumentError, parse_yaml
+from zarr_core._util.documents import DocumentError, expect, parse_yaml
 from zarr_core._util.processes import map_in_processes
 from zarr_core._util.redaction import redact
 from zarr_core.errors import CorruptChunkError, StoreError, UnknownFieldError, ZarrCoreError
@@ -122,7 +122,11 @@ def calculate_store_statistics(
         shown = tqdm(computed, "statistics of arrays", len(unknown), unit="sample", disable=not progress)
         for (sample_id, _), result in zip(unknown, shown, strict=True):
             moments[sample_id] = result
-    return _flat(filter(None, moments.values()), wanted)
+    known = list(filter(None, moments.values()))
+    if fields is None:  # parameters as well
+        for sample in known:
+            wanted |= sample.keys() - manifest.fields.keys() - {*(exclude_fields or ())}
+    return _flat(known, wanted)
 
 
 def _chosen_fields(
@@ -180,7 +184,7 @@ def _recorded_moments(storage: Storage, group: tuple[str, str]) -> SampleMoments
     try:
         recorded = recorded_attributes(document)
         if recorded is not None and "moments" in recorded:
-            return recorded_moments(recorded)
+            return {**_parameter_moments(recorded), **recorded_moments(recorded)}
     except DocumentError as error:
         raise StoreError(
             f"{sample_id}: the moments in {relpath}/zarr.json cannot be read ({error}); use --recompute, or convert "
@@ -189,13 +193,23 @@ def _recorded_moments(storage: Storage, group: tuple[str, str]) -> SampleMoments
     return None
 
 
+def _parameter_moments(recorded: dict[str, Any]) -> SampleMoments:
+    """Moments of the parameters of a sample that are numbers, each of one value."""
+    moments: SampleMoments = {}
+    for name, value in expect(dict, recorded.get("parameters", {}), "parameters").items():
+        if isinstance(value, int | float):
+            moments[name] = FieldMoments.of(np.array([[value]], dtype=np.float64))
+    return moments
+
+
 def _recomputed_moments(
     storage: Storage, read_concurrency: int, wanted: Collection[str], group: tuple[str, str]
 ) -> SampleMoments:
     """Moments of a sample's arrays, computed chunk by chunk in order."""
     sample_id, relpath = group
-    moments: SampleMoments = {}
-    for array, layout in group_arrays(read_metadata(storage, f"{relpath}/{ZARR_JSON}")).items():
+    document = read_metadata(storage, f"{relpath}/{ZARR_JSON}")
+    moments = _parameter_moments(recorded_attributes(document) or {})
+    for array, layout in group_arrays(document).items():
         field = array.replace("/", "_")
         if field not in wanted:
             continue
@@ -235,7 +249,7 @@ def _flat(samples: Iterable[SampleMoments], wanted: Collection[str]) -> dict[str
                 components = value.astype(float).tolist()
                 value = components[0] if len(components) == 1 else components
             flat[f"{field}_{name}"] = value
-    positions = [moments for field, moments in total.items() if field.endswith(f"_{POSITION}")]
+    positions = [m for field, m in total.items() if field.endswith(f"_{POSITION}") and len(m.mean) > 1]
     if positions:
         flat["raw_pos_min"] = min(float(moments.min.min()) for moments in positions)
         flat["raw_pos_max"] = max(float(moments.max.max()) for moments in positions)

@@ -363,14 +363,14 @@ class ZarrChunkReader:
             return self._engine.read(reads, out)
 
     def read_attributes(self, sample_id: str) -> dict[str, Any]:
-        """Attributes that the conversion recorded: source files, parameters, moments, byte counts.
+        """The group's "zarr_core" attributes: source files, parameters, moments, ...; empty if it has none."""
+        return self.read_attributes_of([sample_id])[0]
 
-        Returns:
-            The group's "zarr_core" attributes; empty if another program wrote the store.
-        """
-        entry = self._entry(sample_id)
+    def read_attributes_of(self, sample_ids: Sequence[str]) -> list[dict[str, Any]]:
+        """:meth:`read_attributes` of several samples, all requests in flight together."""
+        samples = [(f"{self._url}, {sample_id}", self._entry(sample_id)) for sample_id in sample_ids]
         with self._same_store():
-            return dict(self._engine.attributes(f"{self._url}, {sample_id}", entry).get(ATTRIBUTES_KEY, {}))
+            return [dict(group.get(ATTRIBUTES_KEY, {})) for group in self._engine.attributes(samples)]
 
     def read_mesh(self, sample_id: str) -> dict[str, Mesh]:
         """The meshes of a sample by domain, with all its fields of the domain in the order of the solver.
@@ -388,10 +388,8 @@ class ZarrChunkReader:
             reason = "its description has no `connectivity: true`"
             raise UnknownFieldError(f"{self._url}: {sample_id!r} has no mesh: {reason}")
         for domain, mesh in meshes.items():
-            columns = self.manifest.domains[domain].arrays
-            for name, values in self.read_sample(
-                sample_id, {}, [n for n in columns if n in recorded["moments"]]
-            ).items():
+            stored = [name for name in self.manifest.domains[domain].arrays if name in recorded["moments"]]
+            for name, values in self.read_sample(sample_id, {}, stored).items():
                 mesh.fields[name] = in_source_order(values, recorded["shuffle_seed"], sample_id, domain)
         return meshes
 

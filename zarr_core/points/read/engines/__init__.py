@@ -152,8 +152,8 @@ class Engine(Protocol):
         """
         return None
 
-    def attributes(self, where: str, entry: SampleEntry) -> dict[str, Any]:
-        """Attributes of a sample's group."""
+    def attributes(self, samples: Sequence[tuple[str, SampleEntry]]) -> list[dict[str, Any]]:
+        """Attributes of the groups of samples, each given as its name in messages and its manifest entry."""
         ...
 
 

@@ -120,12 +120,14 @@ class DirectEngine(Engine):
             mapped = process.mapped[entry.relpath] = MappedSample(process.objects, known, entry)
         return mapped.copy(sample.columns, sample.draws, out)
 
-    def attributes(self, where: str, entry: SampleEntry) -> dict[str, Any]:
-        """See :class:`zarr_core.points.read.engines.Engine`. One request; it also caches the sample's metadata."""
+    def attributes(self, samples: Sequence[tuple[str, SampleEntry]]) -> list[dict[str, Any]]:
+        """See :class:`zarr_core.points.read.engines.Engine`. A request each, which also caches the metadata."""
         process = self._this_process
-        (group,) = self._fetch_groups(process, [(where, entry)])
-        process.keep(entry.relpath, KnownSample.of(where, entry, group))
-        return dict(group.get("attributes", {}))
+        found = []
+        for (where, entry), group in zip(samples, self._fetch_groups(process, samples), strict=True):
+            process.keep(entry.relpath, KnownSample.of(where, entry, group))
+            found.append(dict(group.get("attributes", {})))
+        return found
 
     # --- metadata of samples
 

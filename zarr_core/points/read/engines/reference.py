@@ -88,9 +88,9 @@ class ZarrEngine(Engine):
             target[...] = points
         return list(out)
 
-    def attributes(self, where: str, entry: SampleEntry) -> dict[str, Any]:
+    def attributes(self, samples: Sequence[tuple[str, SampleEntry]]) -> list[dict[str, Any]]:
         """See :class:`zarr_core.points.read.engines.Engine`."""
-        return dict(self._open(where, entry).group.attrs)
+        return [dict(self._open(where, entry).group.attrs) for where, entry in samples]
 
     def _read_field(self, read: FieldRead) -> np.ndarray:
         opened = self._open(read.where, read.entry)

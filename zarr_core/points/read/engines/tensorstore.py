@@ -103,11 +103,11 @@ class TensorStoreEngine(Engine):
         start, stop = read.drawn.span
         return array[start:stop].read()
 
-    def attributes(self, where: str, entry: SampleEntry) -> dict[str, Any]:
+    def attributes(self, samples: Sequence[tuple[str, SampleEntry]]) -> list[dict[str, Any]]:
         """See :class:`zarr_core.points.read.engines.Engine`."""
         from zarr_core.points.read.engines.direct import DirectEngine
 
-        return DirectEngine(self._storage.root).attributes(where, entry)
+        return DirectEngine(self._storage.root).attributes(samples)
 
     def _open(self, read: FieldRead) -> Any:
         import tensorstore

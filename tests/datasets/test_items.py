@@ -1,0 +1,260 @@
+"""Parameters, sample ids, keys and transforms of items and batches."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import ConcatDataset, DataLoader
+
+from zarr_core import build_dataset, write_sample
+from zarr_core.datasets import MixedDataset, ZarrPointDataset
+from zarr_core.errors import UnknownFieldError, ZarrCoreError
+from zarr_core.loader import EpochBatchSampler, ResumableLoader
+from zarr_core.statistics import calculate_store_statistics, write_statistics
+
+IDS = [f"case_{number}" for number in range(6)]
+POINTS = 40
+
+
+def drag(sample_id: str) -> float:
+    return 0.25 * int(sample_id[-1]) - 0.5
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> str:
+    place = str(tmp_path_factory.mktemp("items") / "store")
+    for number, sample_id in enumerate(IDS):
+        rng = np.random.default_rng(number)
+        arrays = {
+            "surface_position": rng.normal(size=(POINTS, 3)),
+            "surface_pressure": np.arange(POINTS, dtype=np.float32),
+            "wake_position": rng.normal(size=(POINTS + number, 3)),
+            "wake_speed": rng.normal(size=POINTS + number),
+        }
+        parameters = {"drag": drag(sample_id), "gears": number, "name": "a"}
+        settings = {} if number else {"chunk_points": 16}
+        write_sample(place, sample_id, arrays, split="train", parameters=parameters, dataset_name="cars", **settings)
+    return place
+
+
+def opened(store: str, **settings: Any) -> ZarrPointDataset:
+    config = {"kind": "point", "root": store, "split": "train", "num_surface_points": 8, "num_wake_points": 4}
+    dataset = build_dataset(config | settings)
+    dataset.set_epoch(0)
+    return dataset
+
+
+def double(item: Any) -> Any:
+    return item | {"surface_pressure": 2 * item["surface_pressure"]}
+
+
+def as_pair(item: Any) -> Any:
+    return item["surface_position"], item["surface_pressure"]
+
+
+def first_half(batch: Any) -> Any:
+    return {name: values[:1] for name, values in batch.items()}
+
+
+def same(one: Any, other: Any) -> bool:
+    assert one.keys() == other.keys()
+    return all(
+        torch.equal(one[name], other[name]) if torch.is_tensor(one[name]) else one[name] == other[name] for name in one
+    )
+
+
+CASES: list[dict[str, Any]] = [
+    {},
+    {"parameters": ["gears", "drag"], "with_sample_id": True, "with_index": True},
+    {"item": {"x": ["surface_position", "drag"], "y": "surface_pressure", "id": "sample_id"}, "parameters": ["drag"]},
+    {"item": {"mu": ["drag", "gears"], "p": ["surface_pressure"]}, "parameters": ["drag", "gears"]},
+    {"transform": double},
+    {"transform": f"{__name__}.double", "with_sample_id": True},
+    {"batch_transform": double, "parameters": ["drag"]},
+    {"num_wake_points": None, "parameters": ["drag"], "fields": ["surface_pressure"]},
+]
+
+
+@pytest.mark.parametrize("settings", CASES, ids=str)
+def test_batches_consist_of_the_items_with_every_loader(store: str, settings: dict[str, Any]) -> None:
+    dataset = opened(store, **settings)
+    expected = [dataset[index] for index in range(len(dataset))]
+    for copied in (dataset, pickle.loads(pickle.dumps(dataset))):
+        sampler = EpochBatchSampler.of(copied, 3, shuffle=False)
+        for loader in (
+            DataLoader(copied, batch_size=3),
+            ResumableLoader(copied, sampler),
+            ResumableLoader(copied, sampler, num_threads=2),
+        ):
+            sampler.set_epoch(0)
+            for number, batch in enumerate(loader):
+                for row in range(3):
+                    assert same({name: values[row] for name, values in batch.items()}, expected[3 * number + row])
+
+
+def test_worker_processes_make_the_same_items(store: str) -> None:
+    settings: Any = {"parameters": ["drag"], "item": {"x": ["surface_position", "drag"], "id": "sample_id"}}
+    dataset = opened(store, **settings)
+    one, other = (
+        list(DataLoader(dataset, batch_size=3, num_workers=workers, multiprocessing_context=method))
+        for workers, method in ((0, None), (1, "forkserver"))
+    )
+    assert all(same(left, right) for left, right in zip(one, other, strict=True))
+
+
+def test_parameters_are_float32_and_joined_to_every_point(store: str) -> None:
+    settings: Any = {"parameters": ["drag"], "item": {"x": ["surface_position", "drag"], "mu": ["drag"], "cd": "drag"}}
+    (batch,) = DataLoader(opened(store, **settings), batch_size=6)
+    drags = torch.tensor([drag(sample_id) for sample_id in IDS])
+    assert torch.equal(batch["cd"], drags)
+    assert torch.equal(batch["mu"], drags[:, None])
+    assert batch["x"].shape == (6, 8, 4)
+    assert torch.equal(batch["x"][:, :, 3], drags[:, None].expand(6, 8))
+    assert opened(store, **settings)[2]["cd"].shape == ()
+    plain = opened(store)
+    assert torch.equal(batch["x"][0, :, :3], plain[0]["surface_position"])
+
+
+def test_only_the_fields_of_the_item_are_read(store: str) -> None:
+    dataset = opened(store, item={"y": "surface_pressure"})
+    assert dataset.reader.draws(dataset._selection, IDS[0]).columns.names == ["surface_pressure"]
+    assert list(dataset[0]) == ["y"]
+    assert dataset.fingerprint != opened(store).fingerprint
+    assert dataset.fingerprint == opened(store, fields=["surface_pressure"]).fingerprint
+
+
+def test_parameters_are_normalized_by_statistics_or_by_numbers(store: str) -> None:
+    statistics = calculate_store_statistics(store, split="train")
+    drags = np.array([drag(sample_id) for sample_id in IDS])
+    assert statistics["drag_mean"] == pytest.approx(drags.mean())
+    assert statistics["drag_std"] == pytest.approx(drags.std(ddof=1))
+    assert "name_mean" not in statistics
+    assert "drag_mean" not in calculate_store_statistics(store, fields=["surface_pressure"])
+    generation = opened(store).reader.manifest.generation
+    write_statistics(store, statistics, of="split train", split="train", generation=generation)
+    dataset = opened(store, parameters=["drag"], normalizers={"drag": "mean_std", "surface_pressure": "mean_std"})
+    normalized = torch.stack([dataset[index]["drag"] for index in range(6)])
+    assert normalized.mean().item() == pytest.approx(0, abs=1e-6)
+    assert torch.allclose(dataset.denormalize("drag", normalized), torch.from_numpy(drags).float())
+    again = opened(store, parameters=["drag"], normalizers=dataset.normalizers)
+    assert torch.equal(again[3]["drag"], dataset[3]["drag"])
+    stored = opened(store, parameters=["drag"], normalizers=dataset.normalizers, dtype="stored", with_sample_id=True)
+    (batch,) = DataLoader(stored, batch_size=6)
+    batch = stored.normalize(batch)
+    assert torch.equal(batch["drag"], normalized)
+    assert batch["sample_id"] == IDS
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"parameters": ["lift"]}, "case_0: no parameter 'lift'; the sample's parameters are drag, gears, name"),
+        ({"parameters": ["name"]}, "case_0: parameter 'name' is 'a', not a number"),
+        (
+            {"item": {"y": "wake_speed", "x": "surface_presure"}},
+            "item names 'surface_presure', which is not read; fields are .*parameters",
+        ),
+        ({"item": {"x": ["sample_id"]}}, "sample_id is text"),
+        ({"item": {"x": "drag"}, "parameters": ["drag"]}, "no field is left to read.*and item"),
+        ({"batch_transform": double, "collate": "pad"}, "before collate; use transform"),
+        ({"item": {"x": []}}, "item"),
+        ({"item": {"x": "surface_pressure"}, "dtype": "stored"}, "item forms keys of float32"),
+        ({"transform": "no.such.function"}, "transform: no.such.function"),
+        ({"transform": f"{__name__}.POINTS"}, "is not a function"),
+        ({"num_wakes_points": 4}, "no domain 'wakes'; domains are surface, wake"),
+    ],
+)
+def test_items_that_cannot_be_made_are_refused_when_the_dataset_is_opened(
+    store: str, settings: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ZarrCoreError, match=message):
+        opened(store, **settings)
+
+
+def test_items_that_cannot_be_joined_or_transformed_are_named(store: str) -> None:
+    joined = opened(store, item={"x": ["surface_position", "wake_speed"]})
+    with pytest.raises(ZarrCoreError, match="item 'x' joins fields of different points.*surface_position has 8, wake"):
+        joined[0]
+    halved = opened(store, batch_transform=first_half)
+    assert halved[0].keys() == opened(store)[0].keys(), "a batch of one"
+    with pytest.raises(ZarrCoreError, match="batch_transform: 'surface_position' has 1 entries for 2 items"):
+        halved.__getitems__([0, 1])
+    unequal = opened(store, batch_transform=double, num_points={}, num_wake_points=POINTS + 9)
+    with pytest.raises(ZarrCoreError, match="case_0: batch_transform needs items of one size.*use transform"):
+        unequal.__getitems__([0, 1])
+
+
+def test_a_transform_may_return_what_a_collate_function_takes(store: str) -> None:
+    (batch,) = DataLoader(opened(store, transform=as_pair), batch_size=6)
+    positions, pressures = batch
+    assert positions.shape == (6, 8, 3)
+    assert pressures.shape == (6, 8)
+
+
+def test_stores_of_other_fields_in_one_batch_are_named(store: str) -> None:
+    fewer = opened(store, fields=["surface_position"])
+    for joined in (ConcatDataset([opened(store), fewer]), ConcatDataset([fewer, opened(store)])):
+        with pytest.raises(
+            ZarrCoreError, match=rf"surface_pressure: 6 of the 12 items.*no such field \(those of {store}\)"
+        ):
+            next(iter(DataLoader(joined, batch_size=12)))
+
+
+class Labelled(ZarrPointDataset):
+    def __getitems__(self, indices: Any) -> Any:
+        return [
+            item | {"label": torch.tensor(index)}
+            for index, item in zip(indices, super().__getitems__(indices), strict=True)
+        ]
+
+
+class OfItself(ZarrPointDataset):
+    def __getitems__(self, indices: Any) -> Any:
+        return [self[index] for index in indices]
+
+
+def test_an_item_of_a_subclass_that_changes_batches_is_a_part_of_them(store: str) -> None:
+    config = opened(store).config
+    dataset = Labelled(config)
+    dataset.set_epoch(0)
+    assert dataset[2]["label"] == 2
+    (batch,) = DataLoader(dataset, batch_size=6)
+    assert torch.equal(batch["surface_pressure"][2], dataset[2]["surface_pressure"])
+    assert len(list(dataset)) == 6
+    with pytest.raises(ZarrCoreError, match="OfItself.__getitems__ reads items of OfItself.*super"):
+        OfItself(config)[0]
+
+
+def test_a_sample_without_the_parameter_is_named(store: str, tmp_path: Path) -> None:
+    place = str(tmp_path / "store")
+    for sample_id, parameters in (("a", {"drag": 1.0}), ("b", {})):
+        write_sample(place, sample_id, {"surface_position": np.ones((3, 3))}, split="train", parameters=parameters)
+    dataset = build_dataset({"kind": "point", "root": place, "split": "train", "parameters": ["drag"]})
+    with pytest.raises(UnknownFieldError, match=r"store, b: no parameter 'drag'; the sample's parameters are none"):
+        next(iter(DataLoader(dataset, batch_size=2)))
+
+
+def test_whole_samples_are_collated_with_parameters_and_ids(store: str) -> None:
+    settings: Any = {"parameters": ["drag", "gears"], "num_wake_points": None}
+    keys = {"w": ["wake_speed", "drag"], "mu": ["drag", "gears"], "id": "sample_id"}
+    batch: Any = next(iter(DataLoader(opened(store, item=keys, collate="pad", **settings), batch_size=3)))
+    assert batch["w"].shape == (3, POINTS + 2, 2)
+    assert batch["w_lengths"].tolist() == [POINTS, POINTS + 1, POINTS + 2]
+    assert batch["mu"].tolist() == [[drag(name), int(name[-1])] for name in IDS[:3]]
+    assert batch["id"] == IDS[:3]
+    plain: Any = next(iter(DataLoader(opened(store, collate="concat", **settings), batch_size=2)))
+    assert plain["drag"].tolist() == [drag(name) for name in IDS[:2]]
+    assert plain["wake_speed"].shape == (2 * POINTS + 1,)
+
+
+def test_a_mixture_passes_parameters_and_ids_on(store: str) -> None:
+    settings: Any = {"parameters": ["drag"], "with_sample_id": True}
+    mixed = MixedDataset({"one": opened(store, **settings), "other": opened(store, **settings)})
+    sampler = EpochBatchSampler.of(mixed, 4, seed=3)
+    batch: Any = next(iter(DataLoader(mixed, batch_sampler=sampler)))
+    assert batch["drag"].tolist() == [drag(sample_id) for sample_id in batch["sample_id"]]

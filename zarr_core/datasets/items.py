@@ -1,0 +1,220 @@
+"""The item that a user asks for: parameters and ids beside the fields, under any keys, changed by any function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from copy import copy
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from zarr_core._util.documents import expect
+from zarr_core._util.redaction import redact
+from zarr_core.datasets.batch import Batch, BatchItem
+from zarr_core.datasets.config import StoreDatasetConfig
+from zarr_core.datasets.normalizers import Normalizers
+from zarr_core.errors import SourceError, UnknownFieldError, ZarrCoreError
+from zarr_core.points.read.reader import ZarrChunkReader
+from zarr_core.sources.resolve import import_dotted
+
+INDEX = "index"
+SAMPLE_ID = "sample_id"
+
+
+class Items:
+    """Makes items and batches of the values of fields, as the config says.
+
+    Values of a batch have one axis more than those of an item: the items.
+
+    Args:
+        config: of the dataset.
+        reader: of the store.
+        fields: names of the point fields that are read.
+        normalizers: of fields and parameters.
+
+    Raises:
+        UnknownFieldError: ``item`` names what is not read.
+        ZarrCoreError: a transform cannot be imported.
+    """
+
+    def __init__(
+        self, config: StoreDatasetConfig, reader: ZarrChunkReader, fields: Sequence[str], normalizers: Normalizers
+    ) -> None:
+        self._reader = reader
+        self._fields = frozenset(fields)
+        self._normalizers = normalizers
+        self._parameters = config.parameters
+        self._keys = config.item
+        self._transform = _function("transform", config.transform)
+        self._batch_transform = _function("batch_transform", config.batch_transform)
+        named = set(config.item_names)
+        self._with_index = config.with_index or INDEX in named
+        self._with_sample_id = config.with_sample_id or SAMPLE_ID in named
+        known = {*fields, *config.parameters, INDEX, SAMPLE_ID}
+        for name in config.item_names:
+            if name not in known:
+                raise UnknownFieldError(
+                    f"{redact(reader.root)}: item names {name!r}, which is not read; fields are {', '.join(fields)}, "
+                    f"parameters are {', '.join(config.parameters) or 'none'} (`parameters: [...]` adds others), and "
+                    f"{INDEX} and {SAMPLE_ID} can be named"
+                )
+        # Normalized parameters by sample, one after the other; and where each of them is: its width, None for a scalar.
+        self._rows: dict[str, Tensor] = {}
+        self._widths: list[int | None] = []
+        self.origin = redact(reader.root)
+
+    def with_reader(self, reader: ZarrChunkReader) -> Items:
+        """The same for another process, which reads the parameters itself."""
+        items = copy(self)
+        items._reader, items._rows = reader, {}
+        return items
+
+    def batch(self, fields: dict[str, Tensor], places: Sequence[int], sample_ids: Sequence[str]) -> Batch:
+        """A batch of items of one size, from the tensors of their fields."""
+        values = self._shaped(fields, places, sample_ids, axes=1)
+        if self._batch_transform is not None:
+            values = self._transformed(values, len(places))
+        batch = Batch.of(values)
+        return batch if self._transform is None else Batch(list(map(self._changed, batch, sample_ids)), None)
+
+    def item(self, fields: dict[str, Tensor], place: int, sample_id: str) -> Any:
+        """An item of its own size."""
+        if self._batch_transform is not None:
+            raise ZarrCoreError(
+                f"{self.origin}, {sample_id}: batch_transform needs items of one size; draw a number of points that "
+                "every sample has, or use transform, which gets one item"
+            )
+        return self._changed(self._shaped(fields, [place], [sample_id], axes=0), sample_id)
+
+    @property
+    def changes_batches(self) -> bool:
+        """Whether an item is part of the result of ``batch_transform``."""
+        return self._batch_transform is not None
+
+    @property
+    def per_sample(self) -> list[str]:
+        """Keys without points."""
+        if not self._keys:
+            return list(self._parameters)
+        found = []
+        for key, names in self._keys.items():
+            if self._fields.isdisjoint([names] if isinstance(names, str) else names):
+                found.append(key)
+        return found
+
+    def check(self, sample_ids: Sequence[str]) -> None:
+        """Raise UnknownFieldError or ZarrCoreError if the first sample lacks a parameter."""
+        if self._parameters:
+            self._read_parameters(sample_ids[:1])
+
+    def _shaped(
+        self, fields: dict[str, Tensor], places: Sequence[int], sample_ids: Sequence[str], axes: int
+    ) -> dict[str, Any]:
+        """Values under the keys of the config: of one item if ``axes`` is 0, of a batch if it is 1."""
+        values: dict[str, Any] = dict(fields)
+        added: dict[str, Any] = self._read_parameters(sample_ids) if self._parameters else {}
+        if self._with_index:
+            added[INDEX] = torch.tensor(places)
+        if self._with_sample_id:
+            added[SAMPLE_ID] = list(sample_ids)
+        for name, column in added.items():
+            values[name] = column if axes else column[0]
+        if not self._keys:
+            return values
+        shaped = {}
+        for key, names in self._keys.items():
+            shaped[key] = values[names] if isinstance(names, str) else self._joined(key, names, values, axes)
+        return shaped
+
+    def _joined(self, key: str, names: Sequence[str], values: Mapping[str, Any], axes: int) -> Tensor:
+        """Values one after the other along their components; parameters are repeated for each point of the fields."""
+        parts = []
+        points: dict[str, int] = {}
+        for name in names:
+            values_of = values[name]
+            is_field = name in self._fields
+            if values_of.ndim == axes + is_field:  # scalars without an axis for components
+                values_of = values_of.unsqueeze(-1)
+            if is_field:
+                points[name] = values_of.shape[-2]
+            parts.append(values_of)
+        if len(set(points.values())) > 1:
+            counts = ", ".join(f"{name} has {count:,}" for name, count in points.items())
+            raise ZarrCoreError(f"item {key!r} joins fields of different points ({counts}); give each domain its key")
+        for count in list(points.values())[:1]:
+            for number, name in enumerate(names):
+                if name not in points:
+                    part = parts[number].unsqueeze(-2)
+                    parts[number] = part.expand(*part.shape[:-2], count, part.shape[-1])
+        return torch.cat(parts, dim=-1)
+
+    def _read_parameters(self, sample_ids: Sequence[str]) -> dict[str, Tensor]:
+        """Parameters by name, (samples,) or (samples, components), float32 and normalized."""
+        unknown = [sample_id for sample_id in dict.fromkeys(sample_ids) if sample_id not in self._rows]
+        if unknown:
+            for sample_id, recorded in zip(unknown, self._reader.read_attributes_of(unknown), strict=True):
+                self._rows[sample_id] = self._row(sample_id, recorded)
+        rows = torch.stack([self._rows[sample_id] for sample_id in sample_ids])
+        columns = {}
+        start = 0
+        for name, width in zip(self._parameters, self._widths, strict=True):
+            columns[name] = rows[:, start] if width is None else rows[:, start : start + width]
+            start += width or 1
+        return columns
+
+    def _row(self, sample_id: str, recorded: Mapping[str, Any]) -> Tensor:
+        """The parameters of a sample, from what its group records."""
+        where = f"{self.origin}, {sample_id}"
+        given = expect(dict, recorded.get("parameters", {}), "parameters")
+        parts = []
+        widths: list[int | None] = []
+        for name in self._parameters:
+            if name not in given:
+                known = ", ".join(given) or "none"
+                raise UnknownFieldError(f"{where}: no parameter {name!r}; the sample's parameters are {known}")
+            value = given[name]
+            numbers = value if isinstance(value, list) else [value]
+            if not numbers or not all(isinstance(number, int | float) for number in numbers):
+                raise ZarrCoreError(f"{where}: parameter {name!r} is {value!r:.80}, not a number")
+            widths.append(len(numbers) if isinstance(value, list) else None)
+            parts.append(self._normalizers.normalized(name, torch.tensor(numbers, dtype=torch.float64)))
+        if widths != (self._widths or widths):
+            raise ZarrCoreError(f"{where}: parameters have other numbers of components than those of other samples")
+        self._widths = widths
+        return torch.cat(parts)
+
+    def _changed(self, item: Any, sample_id: str) -> Any:
+        """An item after the transform of the config."""
+        changed = item if self._transform is None else self._transform(item)
+        if type(changed) is dict:
+            changed = BatchItem(changed)
+        if isinstance(changed, BatchItem):
+            changed.sample_id, changed.origin = sample_id, self.origin
+        return changed
+
+    def _transformed(self, values: dict[str, Any], items: int) -> dict[str, Any]:
+        """A batch after the batch transform of the config."""
+        assert self._batch_transform is not None
+        changed = self._batch_transform(values)
+        if not isinstance(changed, dict):
+            raise ZarrCoreError(f"batch_transform must return a dict of tensors, not {type(changed).__name__}")
+        for name, value in changed.items():
+            if not isinstance(value, Tensor | list) or (isinstance(value, Tensor) and not value.ndim):
+                raise ZarrCoreError(f"batch_transform: {name!r} must be a tensor or list with an entry per item")
+            if len(value) != items:
+                raise ZarrCoreError(f"batch_transform: {name!r} has {len(value)} entries for {items} items")
+        return changed
+
+
+def _function(name: str, given: Callable[[Any], Any] | str | None) -> Callable[[Any], Any] | None:
+    if not isinstance(given, str):
+        return given
+    try:
+        found = import_dotted(given)
+    except SourceError as error:
+        raise ZarrCoreError(f"{name}: {error}") from error
+    if not callable(found):
+        raise ZarrCoreError(f"{name}: {given} is not a function")
+    function: Callable[[Any], Any] = found
+    return function
