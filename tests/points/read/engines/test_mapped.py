@@ -129,6 +129,26 @@ def test_a_chunk_that_was_not_verified_is_read_and_checked(store: Path) -> None:
         batch(reader, {})
 
 
+def test_a_chunk_between_verified_ones_is_read_and_checked(store: Path) -> None:
+    reader = ZarrChunkReader(store)
+    selection = reader.selection({"volume": 3}, ["volume_velocity"])
+    chunks = -(-reader.manifest.samples["run_1"].domains["volume"].n_points // CHUNK)
+    verified = []
+    for epoch in range(999):
+        sample = reader.draws(selection, "run_1", epoch=epoch)
+        if 1 not in sample.draws["volume"].chunks:
+            reader.read_batch([sample])
+            verified.append(sample)
+    assert {chunk for sample in verified for chunk in sample.draws["volume"].chunks} == {*range(chunks)} - {1}
+    (path,) = store.glob("samples/run_1/*/volume/velocity/c/0/0")
+    content = bytearray(path.read_bytes())
+    content[(CHUNK * 3 * 2 + 4) * 2 - 5] ^= 1  # the last value of the second chunk, float16
+    path.write_bytes(content)
+    assert reader.read_batch(verified) is not None
+    with pytest.raises(CorruptChunkError, match="run_1, volume_velocity.*chunk 1 .*checksum mismatch"):
+        reader.read_sample("run_1", fields=["volume_velocity"])
+
+
 @pytest.mark.parametrize("rows", [0, 1])
 def test_a_mapped_file_that_shrinks_is_an_error_and_no_signal(
     store: Path, monkeypatch: pytest.MonkeyPatch, rows: int

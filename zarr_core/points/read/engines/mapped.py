@@ -9,12 +9,12 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from zarr_core._util import reused_memory
 from zarr_core.points.read.engines.sample_metadata import KnownSample
-from zarr_core.points.read.plan import chunk_spans
 from zarr_core.points.read.sampling import Draw
 from zarr_core.points.read.selection import SelectedColumn
 from zarr_core.points.store.manifest import SampleEntry
@@ -51,7 +51,7 @@ class MappedSample:
         Args:
             columns: the arrays.
             draws: points by stream.
-            out: (points, dim) for each column; new arrays if None.
+            out: (points, dim) for each column, C-contiguous; new arrays if None.
 
         Returns:
             The points; None if they must be read: a chunk was not verified yet, an array cannot be mapped, or a file
@@ -77,12 +77,13 @@ class MappedSample:
                 if array.file_size() < array.size:
                     return None
             self._looked = now
-        wanted = {stream: _wanted(drawn) for stream, drawn in draws.items()}
+        blocks = {stream: _blocks(drawn) for stream, drawn in draws.items()}
         for (stream, (_, _, chunks, verified)), target in zip(arrays, out, strict=True):
-            for chunk, stored, rows in wanted[stream]:
-                if not verified[chunk]:
+            for first, last, rows, to in blocks[stream]:
+                if 0 in verified[first:last]:
                     return None
-                target[rows] = chunks[stored]
+                copied = chunks[first:last, rows]
+                target[to].reshape(copied.shape)[...] = copied
         return out
 
     def _array(self, selected: SelectedColumn) -> MappedChunks | None:
@@ -109,9 +110,37 @@ class MappedSample:
         return mapped
 
 
-def _wanted(drawn: Draw) -> list[tuple[int, tuple[int, slice], slice]]:
-    """Chunk numbers, the rows of each in an array of chunks, and their rows in the output."""
-    wanted = []
-    for chunk, (first, last, to) in chunk_spans(drawn.runs, drawn.chunk_points):
-        wanted.append((chunk, (chunk, slice(first, last)), slice(to, to + last - first)))
-    return wanted
+class _Block(NamedTuple):
+    """Points to copy.
+
+    Attributes:
+        first, last: half-open range of chunks; several only if they are copied whole.
+        rows: rows of each chunk.
+        target: rows of the output.
+    """
+
+    first: int
+    last: int
+    rows: slice
+    target: slice
+
+
+def _blocks(drawn: Draw) -> list[_Block]:
+    """The points of a draw. Neighbouring chunks that are wanted whole are one copy."""
+    size = drawn.chunk_points
+    blocks = []
+    to = 0
+    for start, stop in drawn.runs:
+        while start < stop:
+            chunk, row = divmod(start, size)
+            whole_chunks = 0 if row else (stop - start) // size
+            if whole_chunks:
+                points = whole_chunks * size
+                rows = slice(0, size)
+            else:
+                points = min(stop - start, size - row)
+                rows = slice(row, row + points)
+            blocks.append(_Block(chunk, chunk + (whole_chunks or 1), rows, slice(to, to + points)))
+            start += points
+            to += points
+    return blocks
