@@ -6,6 +6,7 @@ import warnings
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Annotated, Any
 
 from cyclopts import Parameter
@@ -15,17 +16,18 @@ from zarr_core._util.dask_cluster import dask_executor
 from zarr_core._util.processes import WorkerPool
 from zarr_core._util.redaction import redact
 from zarr_core._util.units import format_size
-from zarr_core.errors import SourceError
+from zarr_core.errors import SourceError, ZarrCoreError
 from zarr_core.points.convert.conversion import ConversionReport, convert, iter_convert, run_conversion
 from zarr_core.points.convert.plan import ConversionPreview, preview
 from zarr_core.points.convert.publish import publish
 from zarr_core.points.convert.request import ConversionRequest
 from zarr_core.points.convert.sample import ConversionResult, SampleOutcome
 from zarr_core.points.convert.store_writer import convert_aero_dataset, convert_fsspec_source
+from zarr_core.points.statistics import record_training_statistics, statistics_hint
 from zarr_core.points.store.settings import ConversionSettings
 from zarr_core.sources.parts import Part
 from zarr_core.sources.resolve import shipped_kinds
-from zarr_core.storage import is_local
+from zarr_core.storage import Storage, is_local
 
 __all__ = [
     "ConversionReport",
@@ -112,10 +114,26 @@ def _command(
         # Also with one worker: a sample whose process is killed for memory then does not end the run.
         pool = cleanup.enter_context(dask_executor(scheduler)) or cleanup.enter_context(WorkerPool(workers))
         report = run_conversion(request, workers=workers, executor=pool, progress=not quiet)
+    report, written = _with_statistics(report, store)
     if quiet:
         for note in report.notes:
             warnings.warn(note, stacklevel=1)
-    return cli.Result(summary(report, redact(store)), _document(report, redact(store)), _refusals(report), report.ok)
+    text, document = summary(report, redact(store)), _document(report, redact(store))
+    if written:
+        text += f"\nstatistics that training normalizes with: {written[0]}"
+    return cli.Result(text, document | {"statistics": written}, _refusals(report), report.ok)
+
+
+def _with_statistics(report: ConversionReport, store: str) -> tuple[ConversionReport, list[str]]:
+    """Record the statistics of the training samples: the files, and the report, which notes why if that fails."""
+    if not report.manifest.generation:
+        return report, []
+    try:
+        return report, record_training_statistics(store, report.manifest)
+    except (ZarrCoreError, OSError) as error:
+        hint = statistics_hint(Storage(store), report.manifest)
+        note = f"the statistics that training normalizes with were not written: {error}; {hint}"
+        return replace(report, notes=(*report.notes, note)), []
 
 
 def _refusals(report: ConversionReport) -> list[str]:

@@ -327,7 +327,7 @@ def test_info_of_a_store(place: Path, capsys: pytest.CaptureFixture[str]) -> Non
         "surface: 70 to 84 per sample, 231 in all",
         "codec none",
         "chunk_points 32",
-        "none; `zarr-core statistics",
+        "statistics  written 20",
         "surface_position  float32           3",
     ):
         assert part in text

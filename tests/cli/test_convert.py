@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import shutil
 from pathlib import Path
 
 import pytest
@@ -14,8 +15,10 @@ from tests.helpers.small_source import write_source
 from tests.helpers.stores import damage, nan, objects, write_broken
 from zarr_core._util.units import format_size
 from zarr_core.convert import convert, main
+from zarr_core.datasets import build_dataset
 from zarr_core.points.store.head import load_manifest
 from zarr_core.points.verify.store import verify_store
+from zarr_core.statistics import main as statistics
 
 SETTINGS = {"chunk_points": 32}
 
@@ -114,3 +117,42 @@ def test_a_dry_run_previews_a_migration_and_writes_nothing(
     assert document["remaining"] == len(sizes) - 1
     assert main([*arguments, "--dry-run"]) != 0, "without --reconvert it would be refused"
     assert objects(store) == before
+
+
+def test_datasets_can_normalize_after_a_conversion(
+    tmp_path: Path, source: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = tmp_path / "store"
+    common = (store, "--source", source, "--dataset-kind", "ahmedml", "--chunk-points", 32, "--quiet", "--json")
+
+    def converted(*options: str | int) -> list[str]:
+        assert run(*common, *options) == 0
+        written: list[str] = json.loads(capsys.readouterr().out)["statistics"]
+        return [str(Path(name).relative_to(store)) for name in written]
+
+    folder = "statistics/00000001"
+    expected = [f"{folder}/train.yaml", f"{folder}/train.json", "stats.yaml", "stats.json"]
+    assert converted("--limit", 2) == expected
+    recorded = (store / folder / "train.yaml").read_bytes()
+    assert statistics([str(store), "--split", "train", "--quiet"]) == 0
+    assert (store / folder / "train.yaml").read_bytes() == recorded
+    config = {"kind": "point", "root": str(store), "split": "train", "normalizers": {"surface_pressure": "mean_std"}}
+    with pytest.warns(UserWarning, match="absent"):
+        build_dataset(config)
+    assert converted()[0] == "statistics/00000002/train.yaml"
+    with pytest.warns(UserWarning, match="absent"):
+        build_dataset(config)
+    assert converted() == []  # nothing was committed
+    shutil.rmtree(store / "statistics")
+    assert converted()[0] == "statistics/00000002/train.yaml"
+
+
+def test_statistics_that_cannot_be_written_do_not_fail_a_conversion(
+    tmp_path: Path, source: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "store").mkdir()
+    (tmp_path / "store" / "stats.yaml").mkdir()
+    assert run(tmp_path / "store", "--source", source, "--dataset-kind", "ahmedml", "--chunk-points", 32) == 0
+    printed = capsys.readouterr().out
+    assert "note: the statistics that training normalizes with were not written: " in printed
+    assert "`zarr-core statistics " in printed

@@ -283,7 +283,7 @@ def test_statistics_of_a_file_are_shared_by_stores(store: Path, tmp_path: Path) 
     assert normalized(store, statistics=shared).normalizers == first.normalizers
     assert normalized(store).normalizers != first.normalizers
     assert normalized(store, statistics=shared, normalizers={}).normalizers == {}
-    with pytest.raises(ZarrCoreError, match=r"there is no file .*none\.yaml; `zarr-core statistics STORE "):
+    with pytest.raises(ZarrCoreError, match=r"there is no file .*none\.yaml; create it with `zarr-core stat"):
         normalized(store, statistics=str(tmp_path / "none.yaml"))
     (tmp_path / "empty.yaml").write_text("{}")
     with pytest.raises(ZarrCoreError, match=r"empty\.yaml has no 'surface_pressure_mean'.*--output-yaml"):

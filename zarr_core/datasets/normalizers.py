@@ -20,7 +20,7 @@ from torch import Tensor
 from zarr_core._util import reused_memory
 from zarr_core._util.documents import describe_problems
 from zarr_core.errors import ZarrCoreError
-from zarr_core.points.statistics import STATISTICS_FILE_HINT, load_statistics, read_statistics, statistics_hint
+from zarr_core.points.statistics import load_statistics, read_statistics, statistics_file_hint, statistics_hint
 from zarr_core.points.store.manifest import ArrayColumn, StoreManifest
 from zarr_core.storage import Storage
 
@@ -308,7 +308,7 @@ def make_normalizers(
         if statistics is None:
             found = _Statistics(*load_statistics(storage, manifest), statistics_hint(storage, manifest))
         else:
-            found = _Statistics(*read_statistics(statistics), STATISTICS_FILE_HINT)
+            found = _Statistics(*read_statistics(statistics), statistics_file_hint(statistics))
     normalizers = Normalizers()
     for field, config in configs.items():
         column = manifest.fields.get(field)

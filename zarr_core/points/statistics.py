@@ -40,8 +40,8 @@ from zarr_core.storage import Storage
 
 SampleMoments = dict[str, FieldMoments]
 
-#: The way to get a file of statistics, as part of an error message.
-STATISTICS_FILE_HINT = "`zarr-core statistics STORE --split train --output-yaml FILE` writes one"
+# Metadata reads in flight after a conversion. On an object store, each is a round trip.
+_REQUESTS = 16
 
 # Attributes of the moments of a field, by their name in the statistics.
 _NAMES = {
@@ -345,6 +345,33 @@ def _recorded_names(storage: Storage, split: str | None, generation: int | None)
     return [statistics_name(generation, split), *([published] if trains else [])]
 
 
+def record_training_statistics(store_root: str, manifest: StoreManifest) -> list[str]:
+    """Record the statistics that datasets of a generation normalize with, unless the store has them.
+
+    They are merged from the recorded moments, so they equal those of :func:`calculate_store_statistics`. Nothing is
+    recorded where arrays would have to be read, or where the store has no sample of the training split.
+
+    Returns:
+        The files written, without credentials.
+
+    Raises:
+        ZarrCoreError: the moments of a sample cannot be read.
+    """
+    split = training_split(manifest)
+    storage = Storage(store_root)
+    if storage.exists(f"{statistics_name(manifest.generation, split)}.yaml"):
+        return []
+    groups = [(sample_id, manifest.samples[sample_id].relpath) for sample_id in sorted(manifest.select(split))]
+    with ThreadPoolExecutor(_REQUESTS) as threads:
+        moments = list(threads.map(partial(_recorded_moments, storage), groups))
+    recorded = list(filter(None, moments))
+    if not recorded or len(recorded) < len(groups):
+        return []
+    of = f"split {split}" if split else "all samples"
+    statistics = _flat(recorded, set(manifest.fields))
+    return write_statistics(store_root, statistics, of=of, split=split, generation=manifest.generation)
+
+
 def find_statistics(storage: Storage, manifest: StoreManifest) -> str:
     """Name, without the suffix, of the statistics that datasets of a generation normalize with.
 
@@ -390,9 +417,14 @@ def read_statistics(place: str) -> tuple[dict[str, Any], str]:
     folder, slash, name = place.rpartition("/")
     storage = Storage(folder or slash or ".")
     try:
-        return _parsed(storage, name, STATISTICS_FILE_HINT)
+        return _parsed(storage, name, statistics_file_hint(place))
     except FileNotFoundError:
-        raise ZarrCoreError(f"there is no file {redact(place)}; {STATISTICS_FILE_HINT}") from None
+        raise ZarrCoreError(f"there is no file {redact(place)}; {statistics_file_hint(place)}") from None
+
+
+def statistics_file_hint(place: str) -> str:
+    """The way to get a file of statistics, as part of an error message."""
+    return f"create it with `{shell('statistics', 'STORE', '--split', 'train', '--output-yaml', redact(place))}`"
 
 
 def _parsed(storage: Storage, name: str, hint: str) -> tuple[dict[str, Any], str]:
