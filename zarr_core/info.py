@@ -87,6 +87,7 @@ def format_sample(info: SampleInfo) -> str:
         "splits": ", ".join(info.splits),
         "source": info.fingerprint,
         "settings": info.settings,
+        "parameters": _listed("{} {}", info.parameters),
     }
     if not info.fields:
         return _aligned(lines)

@@ -14,6 +14,7 @@ from torch.utils.data import ConcatDataset, DataLoader
 from zarr_core import build_dataset, write_sample
 from zarr_core.datasets import MixedDataset, ZarrPointDataset
 from zarr_core.errors import UnknownFieldError, ZarrCoreError
+from zarr_core.info import format_sample, sample_info
 from zarr_core.loader import EpochBatchSampler, ResumableLoader
 from zarr_core.statistics import calculate_store_statistics, write_statistics
 
@@ -258,3 +259,11 @@ def test_a_mixture_passes_parameters_and_ids_on(store: str) -> None:
     sampler = EpochBatchSampler.of(mixed, 4, seed=3)
     batch: Any = next(iter(DataLoader(mixed, batch_sampler=sampler)))
     assert batch["drag"].tolist() == [drag(sample_id) for sample_id in batch["sample_id"]]
+
+
+def test_the_parameters_are_shown_and_the_place_is_absolute(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    info = sample_info(store, "case_2")
+    assert info.parameters == {"drag": 0.0, "gears": 2, "name": "a"}
+    assert "parameters  drag 0.0, gears 2, name a" in format_sample(info)
+    monkeypatch.chdir(Path(store).parent)
+    assert opened("store").lineage["zarr_core.store"] == store

@@ -567,3 +567,19 @@ def test_features_exactly_at_the_share_are_covered(tmp_path: Path) -> None:
     assert MatrixDataset(matrix).covered_features(1, 0.55).tolist() == ["a"]
     assert MatrixDataset(matrix).covered_features(1, 0.56).tolist() == []
     assert MatrixDataset(matrix, sample_ids=[]).covered_features(1).tolist() == ["a"]
+
+
+def test_the_only_value_table_needs_no_name(tmp_path: Path) -> None:
+    matrix = WideMatrix.create(tmp_path / "matrix", ["a", "b"], {"counts": "float32"})
+    cells = np.arange(4, dtype=np.float32).reshape(2, 2)
+    with pytest.raises(MatrixError, match=r"values must be a mapping such as \{'beta': cells\}, not array"):
+        matrix.append("x", ["s", "t"], cells)  # type: ignore[arg-type]
+    matrix.append("x", ["s", "t"], {"counts": cells})
+    assert np.array_equal(matrix.read(["t", "s"]), cells[::-1])
+    dataset = MatrixDataset(matrix)
+    assert dataset.value == "counts"
+    assert torch.equal(dataset[1]["counts"], torch.from_numpy(cells[1]))
+    several = WideMatrix.create(tmp_path / "several", ["a"], {"counts": "float32", "depth": "float32"})
+    for read in (lambda: several.read([]), lambda: MatrixDataset(several)):
+        with pytest.raises(UnknownFieldError, match="has no value table 'beta'; it has counts, depth"):
+            read()

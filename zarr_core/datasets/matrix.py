@@ -43,7 +43,7 @@ class MatrixDataset(BatchDataset):
         sample_ids: samples in the order of the items; by default all, in row order.
         feature_ids: features in the order of the columns, or the result of ``matrix.select(...)``; by default all, in
             axis order.
-        value: name of the value to read.
+        value: name of the value to read; by default "beta", or the only one of the matrix.
         values: instead of ``value``, names of several values. The first is the main one: imputation, transform,
             "missing" and :meth:`to_numpy` are about it. Items have the others as stored, NaN where missing.
         min_coverage: cells of the main value whose coverage is lower, or missing, count as missing.
@@ -78,7 +78,7 @@ class MatrixDataset(BatchDataset):
         sample_ids: Sequence[str] | None = None,
         feature_ids: FeatureSelection | Sequence[str] | Sequence[int] | np.ndarray | None = None,
         *,
-        value: str = "beta",
+        value: str | None = None,
         values: Sequence[str] | None = None,
         min_coverage: float | None = None,
         coverage: str = "coverage",
@@ -100,7 +100,7 @@ class MatrixDataset(BatchDataset):
             self.matrix = WideMatrix.open(matrix, generation, cache_dir=cache_dir, cache_limit=cache_limit)
         check_names("sample_ids", sample_ids)
         check_names("values", values)
-        self.values = [value] if values is None else list(values)
+        self.values = [self.matrix.table_name(value)] if values is None else list(values)
         if not self.values or len(set(self.values)) < len(self.values):
             raise ZarrCoreError("values must be names of value tables, each once")
         for name in self.values:

@@ -162,6 +162,7 @@ class SampleInfo:
         fingerprint: of its source files.
         settings: digest of its conversion settings.
         fields: its arrays by canonical field name; empty in a matrix.
+        parameters: of the sample, by name; empty in a matrix.
         batch: of a matrix; "" in a point store.
         row: of a matrix.
     """
@@ -175,6 +176,7 @@ class SampleInfo:
     fingerprint: str = ""
     settings: str = ""
     fields: Mapping[str, ArrayInfo] = field(default_factory=dict)
+    parameters: Mapping[str, Any] = field(default_factory=dict)
     batch: str = ""
     row: int | None = None
 
@@ -227,13 +229,15 @@ def sample_info(
         about = {"bytes": share, "batch": name, "row": state.rows[sample_id]}
     else:
         entry: SampleEntry = state.samples[sample_id]
+        group = SampleGroup(storage, state, sample_id)
         about = {
             "bytes": entry.bytes,
             "group": entry.relpath,
             "splits": tuple(split for split, ids in state.splits.items() if sample_id in ids),
             "fingerprint": entry.fingerprint,
             "settings": entry.settings,
-            "fields": SampleGroup(storage, state, sample_id).arrays(),
+            "fields": group.arrays(),
+            "parameters": group.parameters,
         }
     return SampleInfo(storage.url, sample_id, state.generation, **about)
 

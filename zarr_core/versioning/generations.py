@@ -145,7 +145,7 @@ def load(storage: Storage, head: Head[S], generation: int | str | None = None) -
     try:
         state = head.parse(storage.read(head.name), f"{storage.url}/{head.name}")
     except FileNotFoundError as error:
-        raise StoreError(f"{storage.url} holds no {head.name}; is it the root of a converted store?") from error
+        raise StoreError(f"{storage.url} holds no {head.name}; {_why_none(storage)}") from error
     if isinstance(generation, str):
         generation = tagged_generation(storage, state, generation)
     if generation is None or generation == state.generation:
@@ -157,6 +157,16 @@ def load(storage: Storage, head: Head[S], generation: int | str | None = None) -
             reason += "; it was replaced long ago and has been collected (a tag would have kept it)"
         raise StoreError(f"{storage.url} has no generation {generation}; {reason}")
     return archived_state
+
+
+def _why_none(storage: Storage) -> str:
+    """Why there is no head: a service says of an object in a bucket that does not exist only that it is not there."""
+    if not storage.is_local:
+        try:
+            next(storage.objects("", recursive=False), None)
+        except (FileNotFoundError, StoreError) as error:
+            return f"its bucket does not exist or cannot be listed ({error})"
+    return "is it the root of a converted store?"
 
 
 def load_same(storage: Storage, head: Head[S], known: S) -> S:

@@ -82,6 +82,13 @@ def test_a_published_store_keeps_its_splits_in_files(tmp_path: Path) -> None:
     assert list(load_manifest(tmp_path, generation=0).samples) == ["a"]
 
 
+def test_a_bucket_that_does_not_exist_is_not_a_place_without_a_store(s3_root: str) -> None:
+    with pytest.raises(StoreError, match="holds no manifest.json; is it the root"):
+        load_manifest(s3_root)
+    with pytest.raises(StoreError, match="holds no manifest.json; its bucket does not exist or cannot be listed"):
+        load_manifest("s3://bucket-that-is-not-there/store")
+
+
 def test_a_place_without_a_store(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="holds no manifest.json"):
         load_manifest(tmp_path)

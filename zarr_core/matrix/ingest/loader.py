@@ -100,21 +100,23 @@ class MatrixLoader:
         self.warehouse, self.matrix, self.lease_seconds = warehouse, matrix, lease_seconds
 
     @overload
-    def load(self, sample_ids: Sequence[str], value: str = ..., *, metadata: Literal[False] = ...) -> np.ndarray: ...
+    def load(
+        self, sample_ids: Sequence[str], value: str | None = ..., *, metadata: Literal[False] = ...
+    ) -> np.ndarray: ...
 
     @overload
     def load(
-        self, sample_ids: Sequence[str], value: str = ..., *, metadata: Literal[True]
+        self, sample_ids: Sequence[str], value: str | None = ..., *, metadata: Literal[True]
     ) -> tuple[np.ndarray, pa.Table]: ...
 
     def load(
-        self, sample_ids: Sequence[str], value: str = "beta", *, metadata: bool = False
+        self, sample_ids: Sequence[str], value: str | None = None, *, metadata: bool = False
     ) -> np.ndarray | tuple[np.ndarray, pa.Table]:
         """Read samples as rows, in the given order.
 
         Args:
             sample_ids: samples to read; batches with samples that the matrix lacks are loaded first.
-            value: name of the value table.
+            value: name of the value table; by default "beta", or the only one.
             metadata: return the metadata of the samples, too, from the same generation.
 
         Returns:
@@ -129,10 +131,7 @@ class MatrixLoader:
         """
         if isinstance(sample_ids, str) or not all(isinstance(sample_id, str) for sample_id in sample_ids):
             raise UnknownFieldError(f"sample_ids must be a sequence of strings; given: {sample_ids!r:.80}")
-        if value not in self.matrix.values:
-            raise UnknownFieldError(
-                f"{self.matrix.url} has no value table {value!r}; it has {', '.join(self.matrix.values)}"
-            )
+        value = self.matrix.table_name(value)
         if missing := self.lacking(sample_ids):
             warehouse = self._pinned_warehouse()
             self._ingest(warehouse, self.batches_of(missing, warehouse))

@@ -153,7 +153,7 @@ class MatrixReader:
         self,
         sample_ids: Sequence[str],
         feature_ids: FeatureSelection | Sequence[str] | Sequence[int] | np.ndarray | None = None,
-        value: str = "beta",
+        value: str | None = None,
         out: np.ndarray | None = None,
     ) -> np.ndarray:
         """Read cells of samples and features, in the given order.
@@ -161,7 +161,7 @@ class MatrixReader:
         Args:
             sample_ids: names of the rows; may repeat.
             feature_ids: names of the columns, or the result of :meth:`select`; all by default.
-            value: name of the value table.
+            value: name of the value table; by default "beta", or the only one.
             out: plain NumPy array of the shape and dtype of the result, to write into.
 
         Returns:
@@ -172,7 +172,7 @@ class MatrixReader:
             CorruptChunkError: stored bytes are missing or damaged.
             StoreError: the matrix cannot be reached, or was deleted or replaced by another one.
         """
-        self._check_value(value)
+        value = self.table_name(value)
         if isinstance(sample_ids, str):
             raise UnknownFieldError(f"sample_ids must be a sequence of ids, not the id {sample_ids!r}")
         state = self._state
@@ -275,19 +275,21 @@ class MatrixReader:
             logger.warning("%s: %d features are not on the axis: %s", self.url, len(found.unknown), few)
         return found
 
-    def to_dask(self, value: str = "beta") -> dask.array.Array:
+    def to_dask(self, value: str | None = None) -> dask.array.Array:
         """The samples of this generation as a dask array, in the order of :attr:`sample_ids`.
 
         A block has all features of the samples of one shard, or of as many of them as 128 MiB hold. Later commits do
         not change the array.
 
         Returns:
-            (samples, features) of the stored dtype, NaN for missing cells.
+            (samples, features) of the stored dtype, NaN for missing cells; of "beta", or of the only value table, if
+            ``value`` is None.
 
         Raises:
             UnknownFieldError: the matrix has no such value table.
             MatrixError: dask is not installed.
         """
+        value = self.table_name(value)
         return lazy.to_dask(self._cells(value), self._state, value)
 
     def to_xarray(self, *, chunked: bool = False) -> xarray.Dataset:
@@ -316,13 +318,21 @@ class MatrixReader:
         return lazy.to_xarray(tables, self._state, self.feature_ids, metadata, self.url, chunked)
 
     def _cells(self, value: str) -> lazy.Cells:
-        self._check_value(value)
+        self.table_name(value)
         return lazy.Cells(copy.copy(self).read, self._state, self.feature_ids, value)
 
-    def _check_value(self, value: str) -> None:
-        if value not in self._state.values:
-            known = ", ".join(self._state.values)
-            raise UnknownFieldError(f"{self.url} has no value table {value!r}; it has {known}")
+    def table_name(self, value: str | None) -> str:
+        """The name of a value table: by default "beta", or that of the only one.
+
+        Raises:
+            UnknownFieldError: there is no such value table, or there are several and none is named.
+        """
+        tables = list(self._state.values)
+        if value is None:
+            value = tables[0] if len(tables) == 1 else "beta"
+        if value not in tables:
+            raise UnknownFieldError(f"{self.url} has no value table {value!r}; it has {', '.join(tables)}")
+        return value
 
     @property
     def _fetcher(self) -> ChunkFetcher:

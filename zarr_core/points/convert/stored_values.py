@@ -174,4 +174,6 @@ def checked_rounding(
 
 
 def _way_out(name: FieldName, dtype: str) -> str:
-    return f"use --field-dtype {name.canonical}={'float32' if dtype == 'float16' else 'float64'} --reconvert"
+    wider = "float32" if dtype == "float16" else "float64"
+    of_python = f"field_dtypes={{{name.canonical!r}: {wider!r}}}, reconvert=True in Python"
+    return f"use --field-dtype {name.canonical}={wider} --reconvert; {of_python}"
