@@ -1,7 +1,8 @@
 """Marks runs as failed whose process died together with its code server, as after a crash of the machine.
 
 Dagster's default launcher starts each run as a process of the code server, which reports its death. If both die, the
-run stays in progress forever: it blocks its pool, and the automation waits for its partitions.
+run stays in progress forever: it blocks its pool, and the automation waits for its partitions. A failed run that
+Dagster has forgotten to start once more is looked at again.
 """
 
 import json
@@ -12,6 +13,7 @@ from pathlib import Path
 import dagster as dg
 
 from sensors.dagster_internals.queries import runs_of_code_server
+from sensors.dagster_internals.retries import look_again, unretried_runs
 from sensors.operating import if_red
 from zarr_core._util.processes import start_ticks
 
@@ -26,18 +28,25 @@ _CLOCK_SECONDS = 60
     + if_red("a-crash", "read its error, and terminate runs without a process by hand"),
 )
 def lost_runs(context: dg.SensorEvaluationContext) -> dg.SensorResult:
-    """Two ticks have to find a run without a process: one that has just ended has reported that by then."""
-    origin = context.code_location_origin
-    runs = runs_of_code_server(context.instance, origin.location_name if origin else None)
-    found = [run for run in runs if not _has_process(context.instance, run.run_id)]
-    before, lost = json.loads(context.cursor or "[]"), []
-    for run in found:
-        if run.run_id in before:
-            context.instance.report_run_failed(run, "Its process died together with the code server.")
-            lost.append(run.run_id[:8])
+    """Two ticks have to find a run: one that has just ended has reported that, or was retried, by then."""
+    instance = context.instance
+    location = context.code_location_origin.location_name if context.code_location_origin else None
+    without_process = [run for run in runs_of_code_server(instance, location) if not _has_process(instance, run.run_id)]
+    unretried = unretried_runs(instance, location)
+    before = json.loads(context.cursor or "[]")
+    found = []
+    lost = [run for run in without_process if run.run_id in before]
+    for run in lost:
+        instance.report_run_failed(run, "Its process died together with the code server.")
+    if lost:
+        found.append(f"lost runs: {', '.join(run.run_id[:8] for run in lost)}")
+    forgotten = [run for run in unretried if run.run_id in before]
+    if forgotten:
+        look_again(instance, forgotten)
+        found.append(f"runs that were not started once more yet: {', '.join(run.run_id[:8] for run in forgotten)}")
     return dg.SensorResult(
-        skip_reason=f"lost runs: {', '.join(lost)}" if lost else "no run is lost",
-        cursor=json.dumps([run.run_id for run in found]),
+        skip_reason="; ".join(found) or "no run is lost",
+        cursor=json.dumps([run.run_id for run in [*without_process, *unretried]]),
     )
 
 

@@ -6,14 +6,17 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
+from datetime import UTC, datetime
 
 import dagster as dg
 import pytest
 from dagster._core.events import DagsterEvent
+from dagster._core.events.log import EventLogEntry
 from dagster._core.remote_origin import InProcessCodeLocationOrigin, RemoteJobOrigin, RemoteRepositoryOrigin
-from dagster._core.storage.tags import GRPC_INFO_TAG
+from dagster._core.storage.tags import AUTO_RETRY_RUN_ID_TAG, GRPC_INFO_TAG, WILL_RETRY_TAG
 from dagster._core.test_utils import create_run_for_test
 from dagster._core.types.loadable_target_origin import LoadableTargetOrigin
+from dagster._daemon.auto_run_reexecution import auto_run_reexecution, event_log_consumer
 
 from sensors.lost_runs import lost_runs
 
@@ -81,3 +84,56 @@ def test_runs_that_may_have_a_process_elsewhere_go_on(instance: dg.DagsterInstan
     assert tick(instance, cursor) == ("no run is lost", "[]")
     found = [instance.get_run_by_id(run_id) for run_id in runs]
     assert [run.status for run in found if run] == [dg.DagsterRunStatus.STARTED] * 3
+
+
+def test_a_failed_run_that_the_daemon_forgot_is_retried(
+    instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The daemon looks at the events between the failure's event and the status of the run."""
+    retried: list[str] = []
+    monkeypatch.setattr(auto_run_reexecution, "retry_run", lambda run, _: retried.append(run.run_id))
+    daemon = event_log_consumer.EventLogConsumerDaemon()
+
+    class Context:
+        def __init__(self) -> None:
+            self.instance = instance
+
+        def create_request_context(self) -> None:
+            return None
+
+    def look() -> None:
+        list(daemon.run_iteration(Context()))  # type: ignore[arg-type]
+
+    look()
+    other = start(instance, os.getpid())
+    run_id = start(instance, os.getpid())
+    storage = instance.event_log_storage
+    for failed in (other, run_id):
+        event = DagsterEvent(dg.DagsterEventType.RUN_FAILURE.value, "job")
+        storage.store_event(entry_of(event, failed))
+    look()
+    for failed in (other, run_id):
+        event = DagsterEvent(dg.DagsterEventType.RUN_FAILURE.value, "job")
+        instance.run_storage.handle_run_event(failed, event, datetime.now(UTC))
+    instance.add_run_tags(other, {WILL_RETRY_TAG: "false"})
+    instance.add_run_tags(run_id, {WILL_RETRY_TAG: "true"})
+    look()
+    assert retried == [], "the daemon finds it by itself: sensors/dagster_internals/retries.py is not needed any more"
+    reported, cursor = tick(instance, None)
+    assert reported == "no run is lost", "the daemon looks every few seconds"
+    assert tick(instance, cursor)[0] == f"runs that were not started once more yet: {run_id[:8]}"
+    look()
+    assert retried == [run_id]
+    instance.add_run_tags(run_id, {AUTO_RETRY_RUN_ID_TAG: "another"})
+    assert tick(instance, cursor) == ("no run is lost", "[]")
+
+
+def entry_of(event: DagsterEvent, run_id: str) -> EventLogEntry:
+    return EventLogEntry(
+        error_info=None,
+        level="error",
+        user_message="",
+        run_id=run_id,
+        timestamp=datetime.now(UTC).timestamp(),
+        dagster_event=event,
+    )
