@@ -51,7 +51,12 @@ def test_attributes_become_fields(attribute: str, canonical: str, array_name: st
     assert (name.canonical, name.array_name) == (canonical, array_name)
 
 
-@pytest.mark.parametrize("sample_id", ["run_1", "param1/1a2b", "E_S_WWC_WM_005", "a.b-c+d", "run 1", "Wing A/case 2"])
+IDS = ["run_1", "param1/1a2b", "E_S_WWC_WM_005", "a.b-c+d", "run 1", "Wing A/case 2"]
+# Almost as the archive of a packed sample.
+IDS += ["0123456789abcdef.zip", "a/0123456789abcdef.zipped", "a/0123456789abcde.zip", "a/x0123456789abcdef.zip"]
+
+
+@pytest.mark.parametrize("sample_id", IDS)
 def test_ids_that_may_be_paths(sample_id: str) -> None:
     assert check_sample_id(sample_id) == sample_id
 
@@ -59,7 +64,7 @@ def test_ids_that_may_be_paths(sample_id: str) -> None:
 BAD_IDS = ["", "..", "../x", "a/../b", "/a", "a/", "a//b", "a ", " a", "a /b", "a\tb", "a\u00a0b", "a!b", "a\\b", "a\n"]
 
 
-@pytest.mark.parametrize("sample_id", [*BAD_IDS, "a" * 201])
+@pytest.mark.parametrize("sample_id", [*BAD_IDS, "a" * 201, "a/0123456789abcdef.zip", "a/b/0123456789abcdef.zip/c"])
 def test_ids_that_may_not(sample_id: str) -> None:
     with pytest.raises(SourceError, match="sample id"):
         check_sample_id(sample_id)

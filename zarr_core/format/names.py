@@ -46,6 +46,8 @@ def _joined(name: str) -> re.Pattern[str]:
 
 # Blanks are between other characters only. object_names.BLANK, which stands for them in the store, is not in an id.
 _SAMPLE_ID = _joined(r"[\w.+=@~-](?:[\w.+=@~ -]{0,198}[\w.+=@~-])?")
+# The folder of such a sample would have the name of a packed sample's archive, see storage/archives.py.
+_LIKE_AN_ARCHIVE = re.compile(r".+/[0-9a-f]{16}\.zip(?:/.*)?")
 # Without characters that filesystems reject or that cannot be printed.
 _RELATIVE_PATH = _joined(r"[^/\x00-\x1f\x7f\ud800-\udfff\\]+")
 
@@ -99,13 +101,16 @@ def check_sample_id(sample_id: str) -> str:
 
     Raises:
         SourceError: it is empty, absolute, contains "..", or characters that are unsafe in object stores or shells, or
-            begins or ends with a blank.
+            begins or ends with a blank, or a part of it is named as an archive of the packed layout.
     """
     if len(sample_id) > _MAX_ID or not _SAMPLE_ID.fullmatch(sample_id):
         raise SourceError(
             f"sample id {sample_id!r:.80} cannot be used: ids are one or more names of letters, digits, blanks "
             "inside and _.+=@~- joined by '/', none of them '.' or '..'"
         )
+    if ".zip" in sample_id and _LIKE_AN_ARCHIVE.fullmatch(sample_id):
+        reason = "after a '/', 16 hexadecimal digits and '.zip' are the name of a packed sample"
+        raise SourceError(f"sample id {sample_id!r:.80} cannot be used: {reason}; rename the sample in its source")
     return sample_id
 
 

@@ -63,7 +63,8 @@ def notes_by_reason(notes: Mapping[str, Mapping[str, str]]) -> list[str]:
 
 # Why folders and links are left out, and the way out; in the order in which they are named.
 _REASONS = {
-    "bad id": "their names cannot be sample ids (letters, digits, _.+=@~- and blanks inside can); rename them",
+    "bad id": "their names cannot be sample ids (letters, digits, _.+=@~- and blanks inside can; "
+    "16 hexadecimal digits and .zip, the name of a packed sample, cannot); rename them",
     "empty": "they match {pattern} but contain none of {files}",
     "elsewhere": "they contain field files but do not match {pattern} (hidden folders never do); rename them, or "
     "change `samples` of the description",

@@ -15,9 +15,10 @@ from tests.helpers.published_store import make_samples, write_published_store
 from tests.helpers.small_source import KIND, write_source
 from tests.helpers.stores import objects
 from zarr_core import ZarrChunkReader, load_manifest, verify_store, write_sample
-from zarr_core.errors import SampleError, SourceError, StoreError
+from zarr_core.errors import ManifestError, SampleError, SourceError, StoreError
 from zarr_core.points.convert import publish
 from zarr_core.points.convert.conversion import convert
+from zarr_core.points.stage.store import stage_store
 from zarr_core.sources import resolve_kind
 
 
@@ -212,3 +213,25 @@ def test_another_commit_in_between_loses_nothing(tmp_path: Path) -> None:
         write_sample(tmp_path, "c", arrays(2), split="train")
     manifest = load_manifest(tmp_path)
     assert (sorted(manifest.samples), manifest.splits) == (["a", "b", "c"], {"train": ["a", "b", "c"]})
+
+
+def test_ids_that_are_archives_are_refused_wherever_they_come_in(tmp_path: Path) -> None:
+    """Below such a folder, objects would be taken for the entries of an archive."""
+    bad = "a/0123456789abcdef.zip"
+    with pytest.raises(SourceError, match=f"{bad}.* name of a packed sample; rename"):
+        write_sample(tmp_path / "store", bad, arrays(), split="train")
+    write_sample(tmp_path / "store", "a/b", arrays(), split="train")
+    manifest = tmp_path / "store" / "manifest.json"
+    manifest.write_text(manifest.read_text().replace('"a/b"', f'"{bad}"'))
+    for use in (load_manifest, ZarrChunkReader, lambda root: stage_store(root, tmp_path / "copy")):
+        with pytest.raises(ManifestError, match=f"{bad}.* name of a packed sample; rename"):
+            use(tmp_path / "store")
+    kind = tmp_path / "kind.yaml"
+    kind.write_text('{"name": "bodies", "samples": "*/*", "files": {"surface_position": "position.pt"}}')
+    for sample_id in ("a/good", bad):
+        (tmp_path / "source" / sample_id).mkdir(parents=True)
+        torch.save(torch.rand(9, 3), tmp_path / "source" / sample_id / "position.pt")
+    report = convert(str(kind), tmp_path / "converted", root=tmp_path / "source")
+    assert list(report.manifest.samples) == ["a/good"]
+    (note,) = [note for note in report.notes if bad in note]
+    assert "the name of a packed sample, cannot); rename them" in note
