@@ -8,11 +8,13 @@ from typing import Annotated
 from zarr_core._util import command_line as cli
 from zarr_core._util.commands import shell
 from zarr_core._util.units import format_duration, format_size
-from zarr_core.stores.summary import SampleInfo, SplitInfo, StoreInfo, sample_info, store_info
+from zarr_core.stores.summary import LayoutInfo, SampleInfo, SplitInfo, StoreInfo, sample_info, store_info
 
 __all__ = ["SampleInfo", "StoreInfo", "sample_info", "store_info"]
 
 _NAMES_SHOWN = 5
+#: Assumed: Amazon S3 Standard, us-east-1, as known in 2025; see aws.amazon.com/s3/pricing for the present price.
+USD_PER_MILLION_GETS = 0.40
 
 app = cli.verb(
     "info",
@@ -59,6 +61,7 @@ def format_store(info: StoreInfo) -> str:
             f"{domain}: {points.least:,} to {points.most:,} per sample, {points.total:,} in all"
             for domain, points in info.points.items()
         ),
+        "layout": "; ".join(_layout(name, layout) for name, layout in info.layouts.items()),
         "settings": ", ".join(f"{key} {_text(value)}" for key, value in settings.items()),
     }
     if info.kind == "matrix":
@@ -111,6 +114,18 @@ def _listed(template: str, items: Mapping[str, object]) -> str:
 def _split(name: str, split: SplitInfo) -> str:
     missing = f", {split.missing:,} not in the store" if split.missing else ""
     return f"{name} ({split.samples:,}{missing})"
+
+
+def _layout(name: str, layout: LayoutInfo) -> str:
+    """What a sample of a layout takes: inodes of a disk, or objects and requests of a bucket."""
+    if layout.inodes:
+        return f"{name} ({layout.samples:,} samples, {layout.inodes:,} inodes each)"
+    objects = "object" if layout.objects == 1 else "objects"
+    price = layout.requests * USD_PER_MILLION_GETS
+    draw = (
+        f"a draw: {layout.requests:,} GETs, USD {price:.2f} per million draws at {USD_PER_MILLION_GETS:g} per million"
+    )
+    return f"{name} ({layout.samples:,} samples, {layout.objects:,} {objects} each; {draw})"
 
 
 def _retired(info: StoreInfo) -> str:

@@ -20,6 +20,7 @@ from zarr_core.points.store.head import load_manifest
 from zarr_core.points.store.manifest import DomainGrid, SampleEntry, StoreManifest
 from zarr_core.storage import Storage
 from zarr_core.storage.zarr_stores import make_store
+from zarr_core.views import lazy_tree
 
 xarray = pytest.importorskip("xarray", reason="needs the extra views")
 
@@ -106,11 +107,14 @@ def test_a_part_of_a_store(store: Path) -> None:
         open_store(store, sample_ids=["wing"])
 
 
-def test_blocks_of_dask_are_shards(store: Path) -> None:
+def test_blocks_of_dask_are_shards_or_several_chunks(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("dask.array", reason="needs the extra views")
-    chunked = open_store(store, chunked=True)["run_1/surface/pressure"]
     packed = bool(load_manifest(store).samples["run_1"].head)
-    assert chunked.chunks == (((8,) * 5 if packed else (16, 16, 8)), (1,))  # a packed sample has no shards
+    if packed:  # whose chunks of 8 points are not sharded
+        assert open_store(store, chunked=True)["run_1/surface/pressure"].chunks == ((40,), (1,))
+    monkeypatch.setattr(lazy_tree, "_BLOCK_BYTES", 2 * 8 * 2 + 1)  # two chunks of float16, and a byte
+    chunked = open_store(store, chunked=True)["run_1/surface/pressure"]
+    assert chunked.chunks == ((16, 16, 8), (1,))
     np.testing.assert_array_equal(chunked.values, open_store(store)["run_1/surface/pressure"].values)
     assert b"run_2" not in pickle.dumps(chunked.data)  # a task carries its own sample, not the manifest
 

@@ -6,7 +6,7 @@ import os
 import time
 import warnings
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from itertools import chain, islice
 from typing import Any
@@ -73,6 +73,23 @@ class StatisticsInfo:
 
 
 @dataclass(frozen=True)
+class LayoutInfo:
+    """The samples of a point store that have one layout.
+
+    Attributes:
+        samples: how many.
+        objects: of the first of these samples: files or objects.
+        inodes: its files and folders on a local disk; 0 elsewhere.
+        requests: of a draw from all its fields, at least, once its metadata was read by one more.
+    """
+
+    samples: int
+    objects: int
+    inodes: int
+    requests: int
+
+
+@dataclass(frozen=True)
 class StoreInfo:
     """Summary of one generation of a store.
 
@@ -91,6 +108,7 @@ class StoreInfo:
         settings: how the arrays are stored.
         excluded: number of blacklisted samples.
         quarantined: reason by id of each refused sample.
+        layouts: of the samples, "directory" and "packed"; empty for a matrix.
         origin: of a staged copy, the store and generation that it was copied from.
         statistics: None if there are none; always None for a matrix.
         features: number of a matrix's features.
@@ -116,6 +134,7 @@ class StoreInfo:
     splits: Mapping[str, SplitInfo] = field(default_factory=dict)
     excluded: int = 0
     quarantined: Mapping[str, str] = field(default_factory=dict)
+    layouts: Mapping[str, LayoutInfo] = field(default_factory=dict)
     origin: Mapping[str, Any] = field(default_factory=dict)
     statistics: StatisticsInfo | None = None
     features: int = 0
@@ -290,10 +309,43 @@ def _points_info(storage: Storage, state: StoreManifest, committed: float | None
         "splits": splits,
         "excluded": len(state.excluded),
         "quarantined": {sample_id: refusal.reason for sample_id, refusal in state.quarantine.items()},
+        "layouts": _layouts(storage, state),
         "origin": state.origin,
         "statistics": _statistics(storage, state, committed),
         "retired": tuple(sorted(state.retired)),
     }
+
+
+def _layouts(storage: Storage, state: StoreManifest) -> dict[str, LayoutInfo]:
+    """The layouts of samples; one request for the objects of each."""
+    groups: dict[str, list[SampleEntry]] = {"directory": [], "packed": []}
+    for entry in state.samples.values():
+        groups["packed" if entry.head else "directory"].append(entry)
+    found = {}
+    for layout, of_layout in groups.items():
+        if not of_layout:
+            continue
+        entry = of_layout[0]
+        names = [entry.relpath]
+        requests = len(entry.domains)  # chunks of a domain lie side by side
+        if not entry.head:
+            names = list(storage.infos(entry.relpath))
+            requests = len(entry.fields or state.fields)
+        inodes = 0
+        if storage.is_local:
+            folders = {entry.relpath.rpartition("/")[0]}
+            for name in names:
+                folders.update(_folders_below(name, entry.relpath))
+            inodes = len(names) + len(folders)
+        found[layout] = LayoutInfo(len(of_layout), len(names), inodes, requests)
+    return found
+
+
+def _folders_below(name: str, top: str) -> Iterator[str]:
+    """The folders of an object, up to ``top``."""
+    while name != top:
+        name = name.rpartition("/")[0]
+        yield name
 
 
 def _migration(state: StoreManifest) -> str:

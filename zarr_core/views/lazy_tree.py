@@ -24,6 +24,9 @@ from zarr_core.points.read.sampling import Draw
 from zarr_core.storage import Storage
 from zarr_core.stores.summary import ArrayInfo, SampleGroup
 
+# Bytes of a block of dask of a packed sample, whose chunks are small, at most.
+_BLOCK_BYTES = 32 << 20
+
 
 def samples_below(
     reader: ZarrChunkReader, chunked: bool, folder: str, sample_ids: Iterable[str]
@@ -64,10 +67,18 @@ def _sample(reader: ZarrChunkReader, chunked: bool, sample_id: str) -> tuple[dic
             (f"{read.domain}_points", f"components_{array.shape[1]}"),
             values,
             {"units": array.units} if array.units else {},
-            (array.shard_points, -1) if chunked else None,
+            (_block_points(array, read.entry.head > 0), -1) if chunked else None,
         )
         domains.setdefault(read.domain, {})[read.array_name.partition("/")[2]] = variable
     return group.parameters, {domain: xr.Dataset(fields) for domain, fields in domains.items()}
+
+
+def _block_points(array: ArrayInfo, is_packed: bool) -> int:
+    """Points of a block of dask: those of a shard, or of as many chunks of a packed sample as have 32 MiB."""
+    if not is_packed:
+        return array.shard_points
+    chunk_bytes = array.chunk_points * array.shape[1] * np.dtype(array.dtype).itemsize
+    return array.chunk_points * max(_BLOCK_BYTES // chunk_bytes, 1)
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,8 @@ def open_store(
         generation: number or tag; the latest if None.
         split: only the samples of this split of a point store.
         sample_ids: only these samples of a point store.
-        chunked: make dask arrays: a block per shard of a point store, the blocks of :meth:`WideMatrix.to_dask`.
+        chunked: make dask arrays: a block per shard of a point store, or per 32 MiB of a packed sample; of a matrix,
+            the blocks of :meth:`WideMatrix.to_dask`.
 
     Raises:
         StoreError: there is no store or no such generation. On the first use of a sample: its metadata is damaged.
