@@ -277,6 +277,21 @@ def test_statistics_are_those_of_each_store_or_common(roots: dict[str, str]) -> 
         MixedDataset({"a": opened(roots["a"], **scaled), "b": opened(roots["b"])})
 
 
+def test_items_are_those_of_each_dataset(roots: dict[str, str]) -> None:
+    asked = {"item": {"x": ["volume_pressure", "volume_position"], "id": "sample_id"}, "with_sample_id": True}
+    mixed = MixedDataset(both(roots, fields=["volume_pressure", "volume_position"], **asked), with_part=True)
+    mixed.set_epoch(0)
+    (batch,) = DataLoader(mixed, batch_size=8)
+    assert batch["id"] == [f"run_{number}" for number in (1, 2, 3, 4, 5, 1, 2, 3)]
+    assert batch["x"].shape == (8, 8, 4)
+    assert torch.equal(batch["x"][6], mixed[6]["x"])
+    assert mixed[6]["id"] == "run_2"
+    unequal = MixedDataset(both(roots, num_volume_points=None, collate="pad"), with_part=True)
+    (batch,) = DataLoader(unequal, batch_size=8)
+    assert batch["volume_lengths"].tolist() == [131, 132, 133, 134, 135, 131, 132, 133]
+    assert batch["part"].tolist() == [0] * 5 + [1] * 3
+
+
 def test_the_documented_mixture_runs(roots: dict[str, str]) -> None:
     text = (Path(__file__).parents[2] / "docs" / "training.md").read_text()
     (block,) = [part for part in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "MixedDataset(" in part]

@@ -259,6 +259,10 @@ def test_normalizers_travel_without_a_store(store: Path) -> None:
         assert normalizers.inverse(given)["surface_pressure"].dtype == result
         assert normalizers.inverse(given)["other"].dtype == dtype
         assert normalizers.normalize(given)["surface_pressure"].dtype == torch.float32
+    for renamed in (normalizers.normalize, normalizers.inverse):
+        with pytest.raises(ZarrCoreError, match="none of x has a normalizer: pass the names of the store, which are"):
+            renamed({"x": torch.zeros(5)})
+    assert Normalizers().inverse({"x": 1}) == {"x": 1}
     on_meta = normalizers.inverse({"surface_position": torch.zeros(2, 3, device="meta")})
     assert on_meta["surface_position"].device.type == "meta"
     with pytest.raises(ZarrCoreError, match=r"surface_position: values of shape \(5,\) need 3 components"):

@@ -8,6 +8,7 @@ import math
 import reprlib
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
@@ -140,7 +141,7 @@ class MixedDataset(BatchDataset):
 
     def _joined(self, fetched: Mapping[int, Any], places: Mapping[int, list[int]]) -> Batch | None:
         """The batches of the datasets as one; None if they are not tensors of the same shapes."""
-        batches: dict[int, dict[str, Tensor]] = {}
+        batches: dict[int, dict[str, Any]] = {}
         for number, items in fetched.items():
             if not isinstance(items, Batch) or items.tensors is None or not items.unchanged:
                 return None
@@ -169,12 +170,17 @@ class MixedDataset(BatchDataset):
 
     def _completed(self, number: int, item: Any) -> Any:
         """An item of a dataset with what the other datasets have besides."""
-        if not isinstance(item, Mapping):
+        if not isinstance(item, Mapping) or not (self._with_part or self._masks.needed):
             return item
         completed = self._masks.completed(self._parts[number].name, item, ())
         if self._with_part:
             completed[_PART] = torch.tensor(number)
-        return BatchItem(completed) if isinstance(item, BatchItem) else completed
+        if not isinstance(item, BatchItem):
+            return completed
+        changed = copy(item)  # with its sample id and the way to collate it
+        changed.clear()
+        changed.update(completed)
+        return changed
 
     @property
     def epoch(self) -> int | None:
@@ -298,6 +304,11 @@ class _Masks:
             if field in self.needed:
                 completed[f"{field}_missing"] = torch.full(batch, missing)
         return completed
+
+
+def _kind(values: Any) -> Any:
+    """What must be equal for values of several datasets to be one tensor or list."""
+    return (values.dtype, values.shape[1:]) if isinstance(values, Tensor) else type(values)
 
 
 def _check_alike(field: str, first: tuple[str, Any], other: tuple[str, Any]) -> None:

@@ -227,10 +227,12 @@ class Normalizers(Mapping[str, Normalizer]):
             float32 tensors; ``batch`` is unchanged.
 
         Raises:
-            ZarrCoreError: the batch is normalized already, or a field has other components than its normalizer.
+            ZarrCoreError: the batch is normalized already or has none of the normalized fields, or a field has other
+                components than its normalizer.
         """
         if isinstance(batch, NormalizedBatch):
             raise ZarrCoreError("this batch is normalized already: call normalize once per batch")
+        self._check_names(batch)
         normalized = NormalizedBatch(batch)
         for field, values in batch.items():
             if isinstance(values, Tensor) and (field in self or values.is_floating_point()):
@@ -259,14 +261,22 @@ class Normalizers(Mapping[str, Normalizer]):
             At least float32; fields without a normalizer are passed on.
 
         Raises:
-            ZarrCoreError: a field has other components than its normalizer.
+            ZarrCoreError: there are none of the normalized fields, or one has other components than its normalizer.
         """
+        self._check_names(values)
         physical = dict(values)
         for field, tensor in values.items():
             normalizer = self.get(field)
             if normalizer is not None:
                 physical[field] = normalizer.denormalize(tensor)
         return physical
+
+    def _check_names(self, fields: Mapping[str, Any]) -> None:
+        if self and self.keys().isdisjoint(fields):
+            raise ZarrCoreError(
+                f"none of {', '.join(fields) or 'nothing'} has a normalizer: pass the names of the store, which are "
+                f"{', '.join(self)}"
+            )
 
 
 def _copied(values: Tensor, dtype: torch.dtype) -> Tensor:

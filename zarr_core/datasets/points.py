@@ -385,8 +385,8 @@ class ZarrPointDataset(BatchDataset):
             ZarrCoreError: the last axis of a vector field's values does not match its components.
         """
         self._check_known([field])
-        physical: Tensor = self._normalizers.inverse({field: values})[field]
-        return physical
+        normalizer = self._normalizers.get(field)
+        return values if normalizer is None else normalizer.denormalize(values)
 
     @property
     def normalizers(self) -> dict[str, dict[str, Any]]:
