@@ -91,8 +91,11 @@ $(DAGSTER_HOME)/dagster.yaml: deploy/local/dagster.yaml
 	$(PIP) install --constraint $(CONSTRAINTS) --config-settings editable_mode=compat --editable '.[rivals]'
 	touch $@
 
+# litdata brings a torchvision for CUDA. Beside a torch for the CPU it raises an error wherever it is imported, as by
+# Lightning, which does without it.
 .venv/extras: .venv/installed
 	$(PIP) install --constraint $(CONSTRAINTS) --config-settings editable_mode=compat --editable '.[test-extras]'
+	$(PIP) uninstall --yes torchvision
 	touch $@
 
 # Packages that need other versions than the pins: each environment has these, and everything else from .venv.

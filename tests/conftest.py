@@ -32,6 +32,7 @@ _LONGEST = (
     "tests/platform/test_demo.py",
     "tests/matrix/test_crashes.py",
     "tests/platform/test_wide_matrix.py",
+    "tests/examples/test_recipes.py",
     "tests/loader/test_loader.py",
     "tests/points/stage/test_store.py",
     "tests/platform/test_migration.py",

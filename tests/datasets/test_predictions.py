@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -219,6 +220,18 @@ def test_predictions_open_in_vtk_at_the_points_of_the_source(
     before, after = opened(source / "run_1" / "boundary.vtp"), opened(tmp_path / "out" / "run_1.vtp")
     expected = vtk_to_numpy(before.GetPointData().GetArray("T")) + 1
     np.testing.assert_array_equal(vtk_to_numpy(after.GetPointData().GetArray("T_predicted")), expected)
+
+
+def test_the_lines_of_the_guide_write_predictions_into_the_file_of_the_source(
+    meshes: tuple[Path, ZarrPointDataset], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, dataset = meshes
+    text = (Path(__file__).parents[2] / "docs" / "training.md").read_text()
+    (block,) = (block for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "write_vtk(" in block)
+    monkeypatch.chdir(tmp_path)
+    exec(block, {"dataset": dataset, "source": source, "model": torch.nn.Linear(3, 1)})
+    added = cell_array(opened(tmp_path / "run_1.vtu"), "pressure_predicted")
+    np.testing.assert_array_equal(added, np.load(tmp_path / "pressure.npy"))
 
 
 def test_files_that_predictions_do_not_belong_to_are_refused(

@@ -1,0 +1,105 @@
+"""Every recipe sees the batches of the plain loop, bit for bit: undisturbed, and resumed after a kill."""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.helpers.published_store import make_samples, write_published_store
+from tests.helpers.recipes import EPOCHS, RECIPES, STEPS, Run, lines_of
+
+# Recipes that train with torch and resume, and what they need.
+TRAINERS = {
+    "plain_loop": "torch",
+    "torchrun": "torch",
+    "accelerate": "accelerate",
+    "lightning": "lightning",
+    "hydra": "hydra",
+    "numpy_batches": "numpy",
+}
+# Those that one process runs, and one that needs torchrun.
+ONE, SEVERAL = ("plain_loop", "hydra", "numpy_batches"), ("torchrun",)
+# Before the second step of an epoch, and before the first of the next one.
+KILLS = {"in the middle of an epoch": STEPS + 1, "at the end of an epoch": 2 * STEPS}
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = make_samples(10)
+    splits = {"train": list(made), "val": list(made)[:3]}
+    return write_published_store(tmp_path_factory.mktemp("recipes"), made, 16, splits=splits)
+
+
+@pytest.fixture(scope="module")
+def plain(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Batches and weights of the plain loop on one process."""
+    run = Run("plain_loop", store, tmp_path_factory.mktemp("plain"))
+    batches = run.start()
+    return batches, run.weights()
+
+
+def test_the_plain_loop_sees_other_points_in_each_epoch(plain: Any) -> None:
+    batches, _ = plain
+    assert [len(batch) for batch in batches] == [4] * STEPS * EPOCHS
+    seen = {digest for batch in batches for digest in batch}
+    assert len(seen) == 12 * EPOCHS, "the first samples of an epoch, which complete its last batch, have other points"
+
+
+def trainers() -> Iterator[Any]:
+    for name in TRAINERS:
+        for world in (1, 2):
+            if name not in (SEVERAL if world == 1 else ONE):
+                yield pytest.param(name, world, id=f"{name}-{world}")
+
+
+@pytest.mark.parametrize(("name", "world"), list(trainers()))
+def test_a_recipe_sees_the_batches_of_the_plain_loop(
+    plain: Any, store: Path, tmp_path: Path, name: str, world: int
+) -> None:
+    # A torchvision for another build of torch makes Lightning raise RuntimeError.
+    try:
+        importlib.import_module(TRAINERS[name])
+    except (ImportError, RuntimeError) as error:
+        pytest.skip(f"{TRAINERS[name]} cannot be imported: {error}")
+    batches, weights = plain
+    options = (f"--devices={world}",) if name == "lightning" else ()
+    undisturbed = Run(name, store, tmp_path / "undisturbed", world, options)
+    assert undisturbed.start() == batches
+    if world == 1 and name != "numpy_batches":  # another model
+        assert_equal(undisturbed.weights(), weights)
+    for when, step in KILLS.items():
+        run = Run(name, store, tmp_path / f"killed_{step}", world, options)
+        assert run.start(die_at=step) == batches[:step], when
+        assert run.start() == batches[step:], when
+        assert_equal(run.weights(), undisturbed.weights())
+
+
+def assert_equal(one: dict[str, Any], other: dict[str, Any]) -> None:
+    """Weights are equal, bit for bit."""
+    assert one.keys() == other.keys()
+    for name, values in one.items():
+        assert torch.equal(values, other[name]), name
+
+
+def test_torchrun_starts_a_killed_run_again(plain: Any, store: Path, tmp_path: Path) -> None:
+    record = tmp_path / "batches.jsonl"
+    command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=1", "--max-restarts=1"]
+    run = Run("torchrun", store, tmp_path)
+    script = ["-m", "tests.helpers.recipes", "torchrun", str(record), str(STEPS + 1), *run.arguments]
+    subprocess.run([sys.executable, *command, *script], check=True, cwd=RECIPES.parents[1], timeout=240)
+    batches, _ = plain
+    assert lines_of(record) == batches, "the first process ends before step 4, the second one continues there"
+
+
+def test_every_recipe_is_tested_and_described() -> None:
+    names = {folder.name for folder in RECIPES.iterdir() if (folder / "train.py").exists()}
+    assert names == set(TRAINERS)
+    for name in names:
+        assert (RECIPES / name / "README.md").read_text().startswith("# ")
