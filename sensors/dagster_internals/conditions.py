@@ -7,6 +7,8 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 
 import dagster as dg
 from dagster._core.asset_graph_view.asset_graph_view import AssetGraphView
+from dagster._core.storage.dagster_run import RunRecord
+from dagster._core.storage.event_log import AssetRecord
 
 from sensors.dagster_internals.partitions import cancelled_partitions
 from sensors.dagster_internals.queries import latest_materializations, latest_observations
@@ -131,10 +133,12 @@ class MadeInOpenRun(_Condition):
 
     def evaluate(self, context: dg.AutomationContext) -> dg.AutomationResult:
         """Look up the run of the latest materialization; what a sensor reported has none."""
-        instance = context.asset_graph_view.instance
-        latest = instance.get_latest_materialization_event(context.key)
-        run = instance.get_run_by_id(latest.run_id) if latest and latest.run_id else None
-        is_open = run is not None and not run.is_finished
+        view = context.asset_graph_view
+        # Dagster fetches the records of all assets at once, and keeps them and the runs for the whole evaluation.
+        record = AssetRecord.blocking_get(view, context.key)
+        latest = record.asset_entry.last_materialization if record else None
+        run = RunRecord.blocking_get(view, latest.run_id) if latest and latest.run_id else None
+        is_open = run is not None and not run.dagster_run.is_finished
         return dg.AutomationResult(context, context.candidate_subset if is_open else context.get_empty_subset())
 
 

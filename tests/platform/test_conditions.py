@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Sequence
 from pathlib import Path
 
 import dagster as dg
@@ -407,3 +408,19 @@ def test_runs_that_dagster_cancelled_with_a_failed_backfill_are_repeated(trial: 
     trial.instance.add_backfill(backfill.with_status(BulkActionStatus.FAILED))
     cancel(trial, "run_1", "run_1", **{"dagster/backfill": "backfill"})
     assert automation.evaluate() == {"zarr_samples": {"run_1"}}
+
+
+def test_an_evaluation_asks_for_each_run_once(trial: Trial, monkeypatch: pytest.MonkeyPatch) -> None:
+    automation = _after_a_refresh(trial, 1)
+    asked: list[Sequence[str]] = []
+    records = trial.instance.get_run_records
+
+    def ask(filters: dg.RunsFilter | None = None, **options: object) -> Sequence[dg.RunRecord]:
+        asked.append((filters and filters.run_ids) or ())
+        return records(filters, **options)
+
+    monkeypatch.setattr(trial.instance, "get_run_records", ask)
+    assert automation.evaluate() == {}
+    run_ids = [run_id for batch in asked for run_id in batch]
+    assert run_ids
+    assert len(run_ids) == len(set(run_ids))
