@@ -2,15 +2,24 @@
 
 It pauses for a second or two where Dagster pauses for up to a minute, retries at each evaluation what is due every
 minute, loads the code location once, not every minute, and forks the processes of runs from a server that has loaded
-it, where Dagster spawns them. Its code server opens the instance once, not in each tick of a sensor.
+it, where Dagster spawns them. Its code servers are forked as well, from a process that has imported all libraries, and
+open the instance once, not in each tick of a sensor.
 """
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import multiprocessing
+import os
+import subprocess
 import sys
+import threading
+from collections.abc import Sequence
 from datetime import datetime
+from multiprocessing import forkserver, util
 from types import SimpleNamespace
+from unittest.mock import patch
 
 from dagster import DagsterInstance
 from dagster._cli import main as dagster_main
@@ -25,19 +34,70 @@ from dagster._grpc import server
 from tests.helpers.quick_dagster import change
 
 PAUSE_SECONDS = 1
-# Of the sensors, whose ticks are most of what the daemon and its code server do. The automation keeps Dagster's five
-# seconds: it may convert a sample twice that is recorded while it looks.
+# Of the sensors, whose ticks are most of what the daemon and its code server do.
 _TICK_SECONDS = 2
+# Of the sensors that only report, and of all sensors of other code locations than the project's own.
+_RARE_TICK_SECONDS = 6
+_LOCATION = "zarr_core"
 _EVERY_MINUTE = "* * * * *"
-_CODE_SERVER = "code-server-of-the-daemon"
-_PRELOADED = ["torch", "duckdb", "pandas", "matplotlib.figure", "zarr_core.points.convert.sample"]
+_LIBRARIES = ("torch", "duckdb", "pandas", "matplotlib.figure", "zarr_core.points.convert.sample")
+
+_context = multiprocessing.get_context("forkserver")
 
 
-def _serve_code() -> None:
+def _start_fork_server(*preloaded: str) -> None:
+    """Start the fork server of this process, which has no other thread yet, as a fork of it.
+
+    multiprocessing would start an interpreter, which takes seconds to import what this process has imported.
+    """
+    _context.set_forkserver_preload([*preloaded, "tests.helpers.frozen"])
+    with patch.object(util, "spawnv_passfds", _fork):
+        forkserver.ensure_running()
+
+
+def _fork(_: str, arguments: Sequence[str], kept: Sequence[int]) -> int:
+    """Run ``python -c`` in a fork that has only the standard files and these open: the id of its process."""
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        for name in os.listdir("/proc/self/fd"):
+            if int(name) > 2 and int(name) not in kept:
+                with contextlib.suppress(OSError):  # that of the listing itself
+                    os.close(int(name))
+        change(forkserver._forkserver, "_lock", threading.Lock())  # the other process holds it just now
+        exec(arguments[-1], {})
+    finally:
+        os._exit(1)
+
+
+class _CodeServer:
+    """A code server with the methods of :class:`subprocess.Popen` that Dagster calls."""
+
+    def __init__(self, command: Sequence[str], **_: object) -> None:
+        self._process = _context.Process(target=_serve_code, args=(list(command),))
+        self._process.start()
+        self.pid, self.terminate = self._process.pid, self._process.terminate
+
+    @property
+    def returncode(self) -> int | None:
+        return self._process.exitcode
+
+    def poll(self) -> int | None:
+        return self._process.exitcode
+
+    def wait(self, timeout: float | None = None) -> int | None:
+        self._process.join(timeout)
+        if self._process.exitcode is None:
+            raise subprocess.TimeoutExpired("code server", timeout or 0)
+        return self._process.exitcode
+
+
+def _serve_code(command: list[str]) -> None:
     """``dagster api grpc``, whose runs are forked."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([*_PRELOADED, "tests.helpers.run_server", "tests.helpers.frozen"])
-    change(server, "multiprocessing", SimpleNamespace(get_context=lambda _: context))
+    _start_fork_server("tests.helpers.run_server")
+    sys.argv = command
+    change(server, "multiprocessing", SimpleNamespace(get_context=lambda _: _context))
     change(AssetGraphView, "compute_previous_cron_tick", _previous_cron_tick)
     change(DagsterInstance, "from_ref", staticmethod(_instance))
     dagster_main()
@@ -71,21 +131,24 @@ _declared = RemoteSensor.min_interval_seconds.fget
 
 
 def _min_interval_seconds(remote_sensor: RemoteSensor) -> int:
-    """Sensors that tick at least every minute tick in each loop."""
+    """Sensors that tick at least every minute tick in each loop if they begin work, and more rarely otherwise."""
     seconds = _declared(remote_sensor)
-    return 0 if seconds <= 60 else seconds
+    if seconds > 60:
+        return seconds
+    begins_work = remote_sensor.name.endswith(("_arrivals", "_batches", "_automation"))
+    is_watched = remote_sensor.handle.location_name == _LOCATION
+    return 0 if begins_work and is_watched else _RARE_TICK_SECONDS
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == _CODE_SERVER:
-        del sys.argv[1]
-        _serve_code()
-    else:
-        change(sensor, "MIN_INTERVAL_LOOP_TIME", _TICK_SECONDS)
-        change(RemoteSensor, "min_interval_seconds", property(_min_interval_seconds))
-        change(controller, "DEFAULT_DAEMON_INTERVAL_SECONDS", PAUSE_SECONDS)  # of backfills, which start conversions
-        change(controller, "RELOAD_WORKSPACE_INTERVAL", 10**6)
-        change(QueuedRunCoordinator, "dequeue_interval_seconds", PAUSE_SECONDS)
-        entry_point = [sys.executable, "-m", "tests.helpers.quick_daemon", _CODE_SERVER]
-        change(server, "get_python_environment_entry_point", lambda _: entry_point)
-        main()
+    for library in _LIBRARIES:
+        importlib.import_module(library)
+    _start_fork_server()
+    change(sensor, "MIN_INTERVAL_LOOP_TIME", _TICK_SECONDS)
+    change(RemoteSensor, "min_interval_seconds", property(_min_interval_seconds))
+    change(controller, "DEFAULT_DAEMON_INTERVAL_SECONDS", PAUSE_SECONDS)  # of backfills, which start conversions
+    change(controller, "RELOAD_WORKSPACE_INTERVAL", 10**6)
+    change(QueuedRunCoordinator, "dequeue_interval_seconds", PAUSE_SECONDS)
+    change(server, "get_python_environment_entry_point", lambda _: ["dagster"])
+    change(server, "open_ipc_subprocess", _CodeServer)
+    main()
