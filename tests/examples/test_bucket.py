@@ -11,6 +11,7 @@ import boto3
 import pytest
 
 from examples.bucket import main as example
+from tests.helpers.servers.s3 import quick_moto
 from zarr_core.points.store.manifest import StoreManifest
 from zarr_core.storage import Storage
 
@@ -27,7 +28,7 @@ def test_every_claim_of_the_example(monkeypatch: pytest.MonkeyPatch, capsys: pyt
     monkeypatch.setattr(example, "DAEMON", [sys.executable, "-m", "tests.helpers.quick_daemon"])
     # The server of the other tests may run in this process; its address stays theirs.
     paths = os.pathsep.join([str(example.PROJECT), os.environ.get("PYTHONPATH", "")])
-    with patch.dict(os.environ, {"PYTHONPATH": paths}):
+    with patch.dict(os.environ, {"PYTHONPATH": paths}), quick_moto():
         example.main([])
 
     first, second = manifests
