@@ -95,6 +95,8 @@ def test_page_and_json_of_a_small_store(store: Path, tmp_path: Path, monkeypatch
     assert {row["reads"] for row in rows} == {"draws", "samples"}
     assert {row["codec"] for row in rows if row["format"] == "zarr_core"} >= {"none", "blosc-lz4:5", "zstd:3"}
     assert len({row["chunk_points"] for row in rows if row["format"] == "zarr_core"}) > 1
+    of_layouts = {(row["layout"], row["reads"]) for row in rows if row["format"] == "zarr_core"}
+    assert of_layouts == set(itertools.product(("directory", "packed"), ("draws", "samples")))
     assert all(row["low"] <= row["median"] <= row["high"] for row in rows)
     (pt, *_) = (row for row in rows if row["format"] == ".pt")
     assert pt["objects"] == 7, "a file per field"

@@ -246,13 +246,16 @@ class _Run:
         return Reading(m.candidate.entry, place, self.workload.draws[m.reads], self.request.batch_size, m.loader, ready)
 
     def _sweep(self, _: float) -> Iterable[Step]:
-        """Layouts, then codecs with the fastest layout, then chunk sizes with the fastest codecs."""
+        """Layouts, each read in all ways; then codecs with the fastest one; then chunk sizes with the best codecs."""
         if not self.measured.where(format=OURS):
             return
         others = [layout for layout in get_args(Layout) if layout != self.layout] if self.unit == "points" else []
         for number, tier in enumerate(self.tiers.values()):
             for layout in others:
-                yield self._reading((2, 0, number), tier, self._candidate(self.entries[OURS], layout=layout))
+                chosen = self._candidate(self.entries[OURS], layout=layout)
+                for reads in self.workload.draws:
+                    priority = 2 if reads == self.reads else 4
+                    yield self._reading((priority, 0, number), tier, chosen, reads)
         yield Step((2, 1), "choice of a layout", self._codecs)
 
     def _codecs(self, _: float) -> Iterable[Step]:
