@@ -18,6 +18,7 @@ ORDER = (
     "rivals",
     "s3",
     "bucket",
+    "layouts",
     "tars",
     "endurance",
     "resume",

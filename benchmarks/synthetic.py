@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 
 from zarr_core.points.convert.conversion import convert
 from zarr_core.points.store.settings import ConversionSettings, Layout
+
+Place = TypeVar("Place", Path, str)
 
 POINTS, DRAWN = 1_000_000, 16_384
 FIELDS = ("volume_position", "volume_pressure", "volume_velocity", "volume_vorticity")
@@ -27,8 +30,8 @@ def make_source(folder: Path, samples: int, points: int = POINTS) -> Path:
 
 
 def make_store(
-    source: Path, store: Path, codec: str, chunk_points: int = DRAWN, layout: Layout = ConversionSettings.layout
-) -> Path:
+    source: Path, store: Place, codec: str, chunk_points: int = DRAWN, layout: Layout = ConversionSettings.layout
+) -> Place:
     """The store of such a source: positions float32, the rest float16."""
     kind = source.with_name("synthetic.yaml")
     kind.write_text(KIND)
