@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 from pathlib import Path
 from typing import Any
 
@@ -267,3 +268,20 @@ def test_the_parameters_are_shown_and_the_place_is_absolute(store: str, monkeypa
     assert "parameters  drag 0.0, gears 2, name a" in format_sample(info)
     monkeypatch.chdir(Path(store).parent)
     assert opened("store").lineage["zarr_core.store"] == store
+
+
+def test_the_blocks_of_the_documentation_run(tmp_path: Path) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "datasets.md").read_text()
+    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    place = str(tmp_path / "store")
+    rng = np.random.default_rng(0)
+    found: dict[str, Any] = {"positions": rng.normal(size=(2000, 3)), "pressure": rng.normal(size=2000)}
+    (written,) = (block for block in blocks if "write_sample(" in block)
+    exec(written.replace("/data/store", place).replace('{"speed": 30.0}', "{'speed': 30.0, 'drag': 0.3}"), found)
+    items, transforms = (block.replace("/data/store", place) for block in blocks if "build_dataset(" in block)
+    exec(items, found)
+    shapes = {key: tuple(value.shape) for key, value in found["item"].items() if key != "id"}
+    assert shapes == {"x": (1024, 4), "y": (1024,), "drag": ()}
+    assert found["item"]["id"] == "case_1"
+    exec(transforms, found)
+    assert torch.allclose(found["dataset"][0]["surface_position"].mean(dim=0), torch.zeros(3), atol=1e-6)
