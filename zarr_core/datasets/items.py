@@ -59,9 +59,8 @@ class Items:
                     f"parameters are {', '.join(config.parameters) or 'none'} (`parameters: [...]` adds others), and "
                     f"{INDEX} and {SAMPLE_ID} can be named"
                 )
-        # Normalized parameters by sample, one after the other; and where each of them is: its width, None for a scalar.
+        # Normalized parameters by sample, (parameters,).
         self._rows: dict[str, Tensor] = {}
-        self._widths: list[int | None] = []
         self.origin = redact(reader.root)
 
     def with_reader(self, reader: ZarrChunkReader) -> Items:
@@ -150,38 +149,27 @@ class Items:
         return torch.cat(parts, dim=-1)
 
     def _read_parameters(self, sample_ids: Sequence[str]) -> dict[str, Tensor]:
-        """Parameters by name, (samples,) or (samples, components), float32 and normalized."""
+        """Parameters by name, (samples,), float32 and normalized."""
         unknown = [sample_id for sample_id in dict.fromkeys(sample_ids) if sample_id not in self._rows]
         if unknown:
             for sample_id, recorded in zip(unknown, self._reader.read_attributes_of(unknown), strict=True):
                 self._rows[sample_id] = self._row(sample_id, recorded)
         rows = torch.stack([self._rows[sample_id] for sample_id in sample_ids])
-        columns = {}
-        start = 0
-        for name, width in zip(self._parameters, self._widths, strict=True):
-            columns[name] = rows[:, start] if width is None else rows[:, start : start + width]
-            start += width or 1
-        return columns
+        return dict(zip(self._parameters, rows.unbind(1), strict=True))
 
     def _row(self, sample_id: str, recorded: Mapping[str, Any]) -> Tensor:
         """The parameters of a sample, from what its group records."""
         where = f"{self.origin}, {sample_id}"
         given = expect(dict, recorded.get("parameters", {}), "parameters")
         parts = []
-        widths: list[int | None] = []
         for name in self._parameters:
             if name not in given:
                 known = ", ".join(given) or "none"
                 raise UnknownFieldError(f"{where}: no parameter {name!r}; the sample's parameters are {known}")
             value = given[name]
-            numbers = value if isinstance(value, list) else [value]
-            if not numbers or not all(isinstance(number, int | float) for number in numbers):
+            if not isinstance(value, int | float):
                 raise ZarrCoreError(f"{where}: parameter {name!r} is {value!r:.80}, not a number")
-            widths.append(len(numbers) if isinstance(value, list) else None)
-            parts.append(self._normalizers.normalized(name, torch.tensor(numbers, dtype=torch.float64)))
-        if widths != (self._widths or widths):
-            raise ZarrCoreError(f"{where}: parameters have other numbers of components than those of other samples")
-        self._widths = widths
+            parts.append(self._normalizers.normalized(name, torch.tensor([value], dtype=torch.float64)))
         return torch.cat(parts)
 
     def _changed(self, item: Any, sample_id: str) -> Any:
