@@ -9,11 +9,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from tests.helpers.published_store import make_samples, write_published_store
-from tests.helpers.recipes import EPOCHS, RECIPES, STEPS, Run, lines_of
+from tests.helpers.recipes import EPOCHS, RECIPES, STEPS, Run, digests, lines_of
+from zarr_core import EpochBatchSampler, MatrixDataset, WideMatrix
 
 # Recipes that train with torch and resume, and what they need.
 TRAINERS = {
@@ -98,8 +100,35 @@ def test_torchrun_starts_a_killed_run_again(plain: Any, store: Path, tmp_path: P
     assert lines_of(record) == batches, "the first process ends before step 4, the second one continues there"
 
 
+def test_scikit_learn_sees_the_batches_of_the_matrix(tmp_path: Path) -> None:
+    pytest.importorskip("sklearn", reason="scikit-learn is not installed")
+    import joblib
+    import pyarrow as pa
+
+    random = np.random.default_rng(0)
+    ids = [f"s{number}" for number in range(10)]
+    betas = random.uniform(size=(10, 6)).astype(np.float32)
+    betas[2, 3] = np.nan
+    matrix = WideMatrix.create(tmp_path / "matrix", [f"cg{number}" for number in range(6)], {"beta": "float32"})
+    matrix.append("b", ids, {"beta": betas})
+    matrix.set_metadata(pa.table({"sample_id": ids, "age": random.uniform(20, 80, 10)}))
+    dataset = MatrixDataset(matrix, columns=["age"], impute=MatrixDataset(matrix).feature_means())
+    sampler = EpochBatchSampler.of(dataset, 4, seed=1)
+    batches = [digests(dataset.__getitems__(indices).tensors) for _ in range(EPOCHS) for indices in sampler]
+    undisturbed = Run("scikit_learn", tmp_path / "matrix", tmp_path / "undisturbed")
+    assert undisturbed.start() == batches
+    expected = joblib.load(undisturbed.folder / "out" / "model.joblib")
+    for step in KILLS.values():
+        run = Run("scikit_learn", tmp_path / "matrix", tmp_path / f"killed_{step}")
+        assert run.start(die_at=step) == batches[:step]
+        assert run.start() == batches[step:]
+        model = joblib.load(run.folder / "out" / "model.joblib")
+        np.testing.assert_array_equal(model.coef_, expected.coef_)
+        np.testing.assert_array_equal(model.intercept_, expected.intercept_)
+
+
 def test_every_recipe_is_tested_and_described() -> None:
     names = {folder.name for folder in RECIPES.iterdir() if (folder / "train.py").exists()}
-    assert names == set(TRAINERS)
+    assert names == {*TRAINERS, "scikit_learn"}
     for name in names:
         assert (RECIPES / name / "README.md").read_text().startswith("# ")

@@ -36,13 +36,12 @@ def load(name: str) -> Any:
 
 
 def digests(batch: Mapping[str, Any]) -> list[str]:
-    """One digest of each sample of a batch: of its positions and pressures, bit for bit."""
-    columns = [np.asarray(batch[field]) for field in ("volume_position", "volume_pressure")]
+    """One digest of each sample of a batch: of all its values, bit for bit."""
+    columns = [np.asarray(batch[field]) for field in sorted(batch)]
     found = []
     for values in zip(*columns, strict=True):
         digest = hashlib.blake2b(digest_size=8)
         for value in values:
-            assert value.dtype == np.float32
             digest.update(np.ascontiguousarray(value))
         found.append(digest.hexdigest())
     return found
@@ -58,16 +57,17 @@ def run_recipe(name: str, arguments: list[str], record: Path, die_at: int) -> No
         die_at: step of this process, from 0 on, before which it kills itself; never: -1.
     """
     module = load(name)
-    loss_of, steps = module.loss_of, itertools.count()
+    step = "learn" if hasattr(module, "learn") else "loss_of"  # the function of a batch
+    of_batch, steps = getattr(module, step), itertools.count()
 
-    def recording(model: Any, batch: Mapping[str, Any]) -> Any:
+    def recording(model: Any, batch: Mapping[str, Any], *others: Any) -> Any:
         if next(steps) == die_at:
             os.kill(os.getpid(), signal.SIGKILL)
         with record.open("a") as lines:
             lines.write(json.dumps(digests(batch)) + "\n")
-        return loss_of(model, batch)
+        return of_batch(model, batch, *others)
 
-    module.loss_of = recording
+    setattr(module, step, recording)
     with patch.object(sys, "argv", [f"{name}/train.py", *arguments]):
         module.main()
 
@@ -124,7 +124,9 @@ class Run:
         if self.name == "hydra":
             data = [f"data.root={self.store}", "data.num_volume_points=8", "batches.batch_size=4"]
             return [*data, f"out={out}", f"epochs={EPOCHS}", "save_every=1"]
-        sizes = [f"--epochs={EPOCHS}", "--batch-size=4", "--points=8", "--save-every=1"]
+        sizes = [f"--epochs={EPOCHS}", "--batch-size=4", "--save-every=1"]
+        if self.name != "scikit_learn":
+            sizes.append("--points=8")
         return [str(self.store), str(out), *sizes, *self.options]
 
     def weights(self) -> dict[str, Any]:

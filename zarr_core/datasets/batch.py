@@ -29,7 +29,9 @@ class BatchItem(dict[str, Any]):
 
 
 class Slab(dict[str, Tensor]):
-    """Consecutive points of one domain of a sample: tensors by canonical name, as in the items of the dataset.
+    """Consecutive points of one domain of a sample: tensors by canonical name, normalized as in items.
+
+    Keys (``item``) and transforms of the dataset's config do not apply.
 
     Attributes:
         sample_id: the sample.
