@@ -273,8 +273,39 @@ def test_statistics_are_those_of_each_store_or_common(roots: dict[str, str]) -> 
     for number in (0, 1):
         torch.testing.assert_close(own[number], (raw[number] - (number + 1)) / 2)
         torch.testing.assert_close(common[number], (raw[number] - 1) / 2)
+    stored = {
+        name: opened(root, dtype=dtype, **scaled, fields=["surface_position", "surface_pressure"])
+        for (name, root), dtype in zip(roots.items(), ("stored", "float32"), strict=True)
+    }
+    with pytest.raises(ZarrCoreError, match="give .* dtype"):
+        MixedDataset(stored)
     with pytest.raises(ZarrCoreError, match="surface_pressure is normalized in a and not in b"):
         MixedDataset({"a": opened(roots["a"], **scaled), "b": opened(roots["b"])})
+
+
+@pytest.mark.parametrize("dtype", ["float32", "stored"])
+@pytest.mark.parametrize("normalizers", [{}, {"surface_pressure": "mean_std"}])
+@pytest.mark.parametrize("common", [True, False])
+def test_a_batch_read_together_equals_those_of_the_datasets(
+    roots: dict[str, str], monkeypatch: pytest.MonkeyPatch, dtype: str, normalizers: dict[str, str], common: bool
+) -> None:
+    shared = {"statistics": f"{roots['a']}/stats.yaml"} if common else {}
+    fields = ["volume_position", "volume_pressure", "surface_pressure"]
+    datasets = both(roots, dtype=dtype, normalizers=normalizers, fields=fields, **shared)
+    mixed = MixedDataset(datasets, {"a": 1, "b": 1}, size=20, with_part=True)
+    mixed.set_epoch(3)
+    order = [0, 19, 4, 15, 2, 11, 9]
+    together_ = mixed.__getitems__(order)
+    monkeypatch.setattr(ZarrPointDataset, "__getitems__", lambda *_: pytest.fail("read by itself"))
+    assert mixed.__getitems__(order) is not None
+    monkeypatch.undo()
+    monkeypatch.setattr(mixed, "_plain", False)
+    apart = mixed.__getitems__(order)
+    assert together_.tensors.keys() == apart.tensors.keys()
+    for field, values in apart.tensors.items():
+        assert values.dtype == together_.tensors[field].dtype
+        assert torch.equal(values, together_.tensors[field])
+    assert [item["part"].item() for item in together_] == [0, 1, 0, 1, 0, 1, 0]
 
 
 def test_items_are_those_of_each_dataset(roots: dict[str, str]) -> None:

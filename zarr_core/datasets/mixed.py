@@ -23,6 +23,7 @@ from zarr_core._util.arguments import check_mapping, whole_number
 from zarr_core._util.repeated import Repeated, repetition_of
 from zarr_core._util.shared_epoch import SharedEpoch
 from zarr_core.datasets.batch import Batch, BatchDataset, BatchItem
+from zarr_core.datasets.joined import Chosen, are_plain, read_joined
 from zarr_core.errors import UnknownFieldError, ZarrCoreError
 from zarr_core.loader.epochs import DatasetEpochs, count_repetitions, fingerprint_of
 from zarr_core.loader.permutation import Permutation
@@ -99,6 +100,7 @@ class MixedDataset(BatchDataset):
         self._with_part = with_part
         self._masks = _Masks.of({name: _first_item(one) for name, one in self.datasets.items()}, missing_fields)
         _check_normalizers(self.datasets, self._masks.present)
+        self._plain = not self._masks.needed and are_plain(list(self.datasets.values()))
         if with_part and _PART in self._masks.templates:
             raise ZarrCoreError(f"items have a field {_PART!r} already; leave with_part out")
         self._epoch = SharedEpoch()
@@ -127,6 +129,11 @@ class MixedDataset(BatchDataset):
             number = bisect_right(self._stops, slot)
             places.setdefault(number, []).append(place)
             chosen.setdefault(number, []).append(self._parts[number].sample(slot, epoch, repetition_of(index)))
+        if len(chosen) > 1 and self._plain:
+            shares = [Chosen(self._parts[number].dataset, chosen[number], places[number]) for number in chosen]
+            tensors = read_joined(shares)
+            if tensors is not None:
+                return self._batch(tensors, places)
         fetched = {number: fetch_items(self._parts[number].dataset, samples) for number, samples in chosen.items()}
         if len(fetched) == 1 and not self._with_part and not self._masks.needed:
             return fetched.popitem()[1]
@@ -162,11 +169,15 @@ class MixedDataset(BatchDataset):
             for number, tensors in batches.items():
                 for place, row in zip(places[number], tensors[field], strict=True):
                     joined[field][place] = row  # takes half the time of an index
+        return self._batch(joined, places)
+
+    def _batch(self, tensors: dict[str, Any], places: Mapping[int, list[int]]) -> Batch:
         if self._with_part:
-            joined[_PART] = torch.empty(size, dtype=torch.int64)
+            numbers = torch.empty(sum(map(len, places.values())), dtype=torch.int64)
             for number, of_part in places.items():
-                joined[_PART][of_part] = number
-        return Batch.of(joined)
+                numbers[of_part] = number
+            tensors[_PART] = numbers
+        return Batch.of(tensors)
 
     def _completed(self, number: int, item: Any) -> Any:
         """An item of a dataset with what the other datasets have besides."""
@@ -330,6 +341,14 @@ def _check_alike(field: str, first: tuple[str, Any], other: tuple[str, Any]) -> 
 def _check_normalizers(datasets: Mapping[str, Any], present: Mapping[str, set[str]]) -> None:
     """Raise ZarrCoreError if a field is normalized in some of the datasets that have it only."""
     normalized = {name: set(getattr(dataset, "normalizers", None) or ()) for name, dataset in datasets.items()}
+    dtypes = {}
+    for name, dataset in datasets.items():
+        if normalized[name] and hasattr(dataset, "config"):
+            dtypes[name] = dataset.config.dtype
+    if len(set(dtypes.values())) > 1:
+        raise ZarrCoreError(
+            f'dtype="stored" is not normalized yet, "float32" is: give all datasets one dtype, not {dtypes}'
+        )
     for name, fields in normalized.items():
         for field in sorted(fields):
             for other in present:

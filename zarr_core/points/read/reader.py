@@ -25,6 +25,7 @@ from zarr_core.points.read.engines import Engine, FieldRead, OutputMismatchError
 from zarr_core.points.read.engines.opening import open_engine
 from zarr_core.points.read.sampling import Draw, draw_points
 from zarr_core.points.read.selection import Coords, SampleDraws, Selection
+from zarr_core.points.read.together import Share, read_together
 from zarr_core.points.store.head import HEAD, load_manifest
 from zarr_core.points.store.manifest import SampleEntry, StoreManifest
 from zarr_core.points.store.mesh import read_meshes
@@ -295,23 +296,22 @@ class ZarrChunkReader:
             (samples, points, dim) by name, of the stored dtypes; None if fields, dtypes or numbers of points differ, so
             that :meth:`read_items` has to read them. Errors as for :meth:`read_sample`.
         """
-        first, num_points = samples[0], samples[0].num_points
-        for sample in samples:
-            if sample.columns != first.columns or sample.num_points != num_points:
-                return None
-        arrays = self._allocate(first, len(samples))
+        return read_together([Share(self, samples, range(len(samples)))])
+
+    def fill(self, samples: Sequence[SampleDraws], out: Sequence[Sequence[np.ndarray]]) -> bool:
+        """Read samples into arrays, those of each sample in the order of its columns; False if a dtype differs."""
         reads: list[FieldRead] = []
-        out: list[np.ndarray] = []
+        targets: list[np.ndarray] = []
         with self._same_store():
-            for sample, targets in zip(samples, zip(*arrays, strict=True), strict=True):
-                if self._engine.copy_mapped(sample, targets) is None:
+            for sample, own in zip(samples, out, strict=True):
+                if self._engine.copy_mapped(sample, own) is None:
                     reads += self.reads(sample).values()
-                    out += targets
+                    targets += own
             try:
-                self._engine.read(reads, out)
+                self._engine.read(reads, targets)
             except OutputMismatchError:  # the manifest of an earlier version has one dtype for samples of several
-                return None
-        return dict(zip(first.columns.names, arrays, strict=True))
+                return False
+        return True
 
     def read_items(self, samples: Sequence[SampleDraws]) -> list[dict[str, np.ndarray]]:
         """Read samples that may differ in their fields, dtypes and numbers of points.
@@ -337,7 +337,7 @@ class ZarrChunkReader:
             items.append(dict(zip(sample.columns.names, read if copied is None else copied, strict=False)))
         return items
 
-    def _allocate(self, sample: SampleDraws, items: int) -> list[np.ndarray]:
+    def allocate(self, sample: SampleDraws, items: int) -> list[np.ndarray]:
         """New arrays for the columns of a number of samples."""
         arrays = []
         try:

@@ -1,0 +1,63 @@
+"""A batch of samples of one store or of several, read straight into its arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from zarr_core.points.read.selection import SampleDraws
+
+
+class Reader(Protocol):
+    """What a reader of one store does for a batch."""
+
+    def allocate(self, sample: SampleDraws, items: int) -> list[np.ndarray]:
+        """New arrays for the columns of a number of samples."""
+
+    def fill(self, samples: Sequence[SampleDraws], out: Sequence[Sequence[np.ndarray]]) -> bool:
+        """Read samples into arrays, those of each sample in the order of its columns; False if a dtype differs."""
+
+
+class Share(NamedTuple):
+    """The samples of one store.
+
+    Attributes:
+        reader: of the store.
+        samples: the draws of its samples.
+        places: their places in the batch.
+    """
+
+    reader: Reader
+    samples: Sequence[SampleDraws]
+    places: Sequence[int]
+
+
+def read_together(shares: Sequence[Share]) -> dict[str, np.ndarray] | None:
+    """Read a batch.
+
+    Returns:
+        (samples, points, dim) by name, of the stored dtypes; None if fields, dtypes or numbers of points differ.
+    """
+    reader, (first, *_), _ = shares[0]
+    columns, num_points, form = first.columns, first.num_points, _form(first)
+    items = 0
+    for share in shares:
+        items += len(share.places)
+        for sample in share.samples:
+            if sample.num_points != num_points:
+                return None
+            if sample.columns is not columns and _form(sample) != form:
+                return None
+    arrays = reader.allocate(first, items)
+    for share in shares:
+        rows = [[array[place] for array in arrays] for place in share.places]
+        if not share.reader.fill(share.samples, rows):
+            return None
+    return dict(zip(columns.names, arrays, strict=True))
+
+
+def _form(sample: SampleDraws) -> list[tuple[str, str, int, str]]:
+    """What must be equal for samples to share arrays, besides the numbers of points."""
+    return [(name, column.dtype, column.dim, stream) for name, column, _, stream in sample.columns]
