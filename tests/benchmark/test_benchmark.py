@@ -122,6 +122,13 @@ def test_store_and_fields(place: Path, report: dict[str, Any]) -> None:
     assert report["store"]["samples"] == 3
     assert report["store"]["generation"] == 1
     assert report["store"]["bytes_stored"] == sum(entry.bytes for entry in manifest.samples.values())
+    groups = [place / "store" / entry.relpath for entry in manifest.samples.values()]
+    files = [path for group in groups for path in group.rglob("*") if path.is_file()]
+    assert report["store"]["layouts"] == ["directory"]
+    assert report["store"]["objects_stored"] == len(files)
+    assert report["store"]["objects_source"] == 3 * len(resolve_kind(KIND).required_fields)
+    captions = " ".join(caption for _, caption in Wording(report).cards)
+    assert f"in {len(files)} objects (directory) for " in captions
     assert report["store"]["points"] == {"surface": [200, 214], "volume": [600, 614]}
     chunks = {"surface": 7 + 7 + 7, "volume": 19 + 19 + 20}  # of 32 points, in the three samples
     n_chunks = sum(chunks[file.domain] for file in resolve_kind(KIND).required_fields.values())

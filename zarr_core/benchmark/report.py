@@ -78,7 +78,8 @@ def _store_facts(reader: ZarrChunkReader, samples: Sequence[MeasuredSample]) -> 
     manifest = reader.manifest
     points: dict[str, list[int]] = {}
     chunk_points: dict[str, int] = {}
-    bytes_total = bytes_stored = bytes_source = 0
+    bytes_total = bytes_stored = bytes_source = objects_stored = objects_source = 0
+    layouts = set()
     for entry in manifest.samples.values():
         bytes_total += entry.bytes
         for domain, grid in entry.domains.items():
@@ -87,8 +88,11 @@ def _store_facts(reader: ZarrChunkReader, samples: Sequence[MeasuredSample]) -> 
             chunk_points[domain] = max(chunk_points.get(domain, 0), grid.chunk_points)
     for sample in samples:
         entry = manifest.samples[sample.sample_id]
-        # Another program records no bytes of the arrays, so its objects are listed.
-        listed = {} if entry.bytes else Storage(reader.root).list(entry.relpath)
+        # A folder has many objects; of a sample of another program, no bytes of the arrays are recorded either.
+        listed = {} if entry.head else Storage(reader.root).list(entry.relpath)
+        layouts.add("packed" if entry.head else "directory")
+        objects_stored += len(listed) or 1
+        objects_source += sum(size > 0 for size in sample.sizes.values())
         bytes_stored += entry.bytes or chunk_object_bytes(listed, entry.relpath)
         bytes_source += sum(sample.sizes.values())
     return {
@@ -104,4 +108,7 @@ def _store_facts(reader: ZarrChunkReader, samples: Sequence[MeasuredSample]) -> 
         "bytes_total": bytes_total,
         "bytes_stored": bytes_stored,
         "bytes_source": bytes_source,
+        "layouts": sorted(layouts),
+        "objects_stored": objects_stored,
+        "objects_source": objects_source,
     }

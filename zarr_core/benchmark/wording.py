@@ -93,6 +93,8 @@ class Wording:
         fewer = self._total["pt"]["bytes"] / self._total["drawn"]["bytes"]
         first = readable_count(reads["first"]["drawn"]["requests"])
         sizes = f"{format_size(store['bytes_stored'])} stored for {format_size(store['bytes_source'])} of .pt files"
+        layouts = " and ".join(store["layouts"])
+        objects = f"{store['objects_stored']:,} objects ({layouts}) for {store['objects_source']:,} files"
         rates = f"{self._fps['drawn']:,.0f} instead of {self._fps['pt']:,.0f}"
         return [
             (f"{fewer:.1f}x", "fewer bytes per training step than loading the .pt files"),
@@ -100,7 +102,7 @@ class Wording:
                 readable_count(self._total["drawn"]["requests"]),
                 f"requests per sample for {len(reads['fields'])} fields, {first} at the first read of a sample",
             ),
-            (self.stored_share, f"of the source's size: {sizes}"),
+            (self.stored_share, f"of the source's size: {sizes}, in {objects}"),
             (f"{self._fps['drawn'] / self._fps['pt']:.1f}x", f"the samples per second of the .pt files ({rates})"),
         ]
 
