@@ -6,7 +6,7 @@ import os
 import time
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from itertools import chain, islice
 from typing import Any
@@ -21,6 +21,7 @@ from zarr_core.points.store.manifest import DomainGrid, SampleEntry, StoreManife
 from zarr_core.points.store.recorded_settings import current_settings, describe_changes
 from zarr_core.storage import Storage
 from zarr_core.stores.kinds import find_head
+from zarr_core.stores.layouts import LayoutInfo, layouts_of
 from zarr_core.versioning.archive import archive_names
 from zarr_core.versioning.generations import load
 
@@ -70,23 +71,6 @@ class StatisticsInfo:
     written: float | None
     age: float | None
     outdated: bool
-
-
-@dataclass(frozen=True)
-class LayoutInfo:
-    """The samples of a point store that have one layout.
-
-    Attributes:
-        samples: how many.
-        objects: of the first of these samples: files or objects.
-        inodes: its files and folders on a local disk; 0 elsewhere.
-        requests: of a draw from all its fields, at least, once its metadata was read by one more.
-    """
-
-    samples: int
-    objects: int
-    inodes: int
-    requests: int
 
 
 @dataclass(frozen=True)
@@ -309,43 +293,11 @@ def _points_info(storage: Storage, state: StoreManifest, committed: float | None
         "splits": splits,
         "excluded": len(state.excluded),
         "quarantined": {sample_id: refusal.reason for sample_id, refusal in state.quarantine.items()},
-        "layouts": _layouts(storage, state),
+        "layouts": layouts_of(storage, state),
         "origin": state.origin,
         "statistics": _statistics(storage, state, committed),
         "retired": tuple(sorted(state.retired)),
     }
-
-
-def _layouts(storage: Storage, state: StoreManifest) -> dict[str, LayoutInfo]:
-    """The layouts of samples; one request for the objects of each."""
-    groups: dict[str, list[SampleEntry]] = {"directory": [], "packed": []}
-    for entry in state.samples.values():
-        groups["packed" if entry.head else "directory"].append(entry)
-    found = {}
-    for layout, of_layout in groups.items():
-        if not of_layout:
-            continue
-        entry = of_layout[0]
-        names = [entry.relpath]
-        requests = len(entry.domains)  # chunks of a domain lie side by side
-        if not entry.head:
-            names = list(storage.infos(entry.relpath))
-            requests = len(entry.fields or state.fields)
-        inodes = 0
-        if storage.is_local:
-            folders = {entry.relpath.rpartition("/")[0]}
-            for name in names:
-                folders.update(_folders_below(name, entry.relpath))
-            inodes = len(names) + len(folders)
-        found[layout] = LayoutInfo(len(of_layout), len(names), inodes, requests)
-    return found
-
-
-def _folders_below(name: str, top: str) -> Iterator[str]:
-    """The folders of an object, up to ``top``."""
-    while name != top:
-        name = name.rpartition("/")[0]
-        yield name
 
 
 def _migration(state: StoreManifest) -> str:

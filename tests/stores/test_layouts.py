@@ -10,7 +10,8 @@ import numpy as np
 from zarr_core import write_sample
 from zarr_core.info import format_store
 from zarr_core.points.store.head import load_manifest
-from zarr_core.stores.summary import LayoutInfo, StoreInfo, store_info
+from zarr_core.stores.layouts import LayoutInfo
+from zarr_core.stores.summary import StoreInfo, store_info
 
 
 def write(root: str | Path, layout: Any, *sample_ids: str) -> StoreInfo:
