@@ -82,7 +82,7 @@ CASES: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("settings", CASES, ids=str)
+@pytest.mark.parametrize("settings", CASES, ids=lambda settings: " ".join(settings) or "defaults")
 def test_batches_consist_of_the_items_with_every_loader(store: str, settings: dict[str, Any]) -> None:
     dataset = opened(store, **settings)
     expected = [dataset[index] for index in range(len(dataset))]
