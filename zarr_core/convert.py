@@ -23,7 +23,8 @@ from zarr_core.points.convert.publish import publish
 from zarr_core.points.convert.request import ConversionRequest
 from zarr_core.points.convert.sample import ConversionResult, SampleOutcome
 from zarr_core.points.convert.store_writer import convert_aero_dataset, convert_fsspec_source
-from zarr_core.points.statistics import record_training_statistics, statistics_hint
+from zarr_core.points.statistics import record_training_statistics
+from zarr_core.points.statistics_files import statistics_hint
 from zarr_core.points.store.settings import ConversionSettings
 from zarr_core.sources.parts import Part
 from zarr_core.sources.resolve import shipped_kinds

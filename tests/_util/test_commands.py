@@ -28,7 +28,7 @@ from zarr_core.matrix.ingest.audit import BatchAudit, check_unchanged
 from zarr_core.matrix.stage import _check_not_collected, stage_matrix
 from zarr_core.matrix.store.head import named
 from zarr_core.points.stage.store import stage_store
-from zarr_core.points.statistics import load_statistics, statistics_hint
+from zarr_core.points.statistics_files import load_statistics, statistics_hint
 from zarr_core.points.store.head import load_manifest
 from zarr_core.shootout.candidates import ENTRIES, Candidate, candidate
 from zarr_core.shootout.case import Case
@@ -242,7 +242,7 @@ PRINTED: dict[str, Callable[[Path, Any], None]] = {
     "zarr_core/matrix/ingest/audit.py": of_audit,
     "zarr_core/matrix/store/sample_table.py": of_sample_table,
     "zarr_core/matrix/stage.py": of_matrix_stage,
-    "zarr_core/points/statistics.py": of_statistics,
+    "zarr_core/points/statistics_files.py": of_statistics,
     "zarr_core/shootout/commands.py": of_shootout,
     "zarr_core/sources/survey.py": of_survey,
     "zarr_core/verify.py": of_verify,

@@ -20,7 +20,12 @@ from torch import Tensor
 from zarr_core._util import reused_memory
 from zarr_core._util.documents import describe_problems
 from zarr_core.errors import ZarrCoreError
-from zarr_core.points.statistics import load_statistics, read_statistics, statistics_file_hint, statistics_hint
+from zarr_core.points.statistics_files import (
+    load_statistics,
+    read_statistics,
+    statistics_file_hint,
+    statistics_hint,
+)
 from zarr_core.points.store.manifest import ArrayColumn, StoreManifest
 from zarr_core.storage import Storage
 

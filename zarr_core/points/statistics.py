@@ -22,8 +22,7 @@ import yaml
 from tqdm import tqdm
 
 from zarr_core._util.arguments import check_names, whole_number
-from zarr_core._util.commands import shell
-from zarr_core._util.documents import DocumentError, expect, parse_yaml
+from zarr_core._util.documents import DocumentError, expect
 from zarr_core._util.processes import map_in_processes
 from zarr_core._util.redaction import redact
 from zarr_core.errors import CorruptChunkError, StoreError, UnknownFieldError, ZarrCoreError
@@ -32,6 +31,7 @@ from zarr_core.format.moments import FieldMoments
 from zarr_core.format.names import POSITION
 from zarr_core.format.object_names import ALL_SAMPLES, STATISTICS, STATISTICS_YAML, ZARR_JSON, statistics_name
 from zarr_core.points.read.scan import read_chunks
+from zarr_core.points.statistics_files import training_split
 from zarr_core.points.store.group import read_metadata, recorded_attributes, recorded_moments
 from zarr_core.points.store.head import load_manifest, read_lines
 from zarr_core.points.store.manifest import StoreManifest
@@ -268,15 +268,6 @@ def to_json(statistics: dict[str, Any]) -> bytes:
     return ("{\n" + ",\n".join(lines) + "\n}\n").encode()
 
 
-def training_split(manifest: StoreManifest) -> str | None:
-    """The split that training normalizes with: "train" if the store lists samples for it, else None for all samples.
-
-    The samples need not be stored: a partial copy normalizes with the statistics of its source.
-    """
-    listed = "train" in manifest.splits and manifest.split_ids("train", present_only=False)
-    return "train" if listed else None
-
-
 def write_statistics(
     store_root: str,
     statistics: dict[str, Any],
@@ -370,95 +361,3 @@ def record_training_statistics(store_root: str, manifest: StoreManifest) -> list
     of = f"split {split}" if split else "all samples"
     statistics = _flat(recorded, set(manifest.fields))
     return write_statistics(store_root, statistics, of=of, split=split, generation=manifest.generation)
-
-
-def find_statistics(storage: Storage, manifest: StoreManifest) -> str:
-    """Name, without the suffix, of the statistics that datasets of a generation normalize with.
-
-    It is ``statistics/<generation>/<training split>``. In stores that have recorded none (of older versions) and in
-    those of other programs it is ``stats``, which belongs to the current generation.
-
-    Raises:
-        ZarrCoreError: there are none; names the command that writes them.
-    """
-    published = STATISTICS_YAML.removesuffix(".yaml")
-    name = statistics_name(manifest.generation, training_split(manifest)) if manifest.generation else published
-    if storage.exists(f"{name}.yaml"):
-        return name
-    lacks = f"{storage.url} has no {name}.yaml, which normalizers need; {statistics_hint(storage, manifest)}"
-    recorded = _recorded_generations(storage, f"{name.rpartition('/')[2]}.yaml")
-    if recorded:
-        raise ZarrCoreError(f"{lacks}, or open a generation that has it: the latest is generation={max(recorded)}")
-    if not storage.exists(STATISTICS_YAML):
-        raise ZarrCoreError(lacks)
-    if manifest.generation != load_manifest(storage).generation:
-        raise ZarrCoreError(f"{lacks} ({STATISTICS_YAML} belongs to the current generation)")
-    return published
-
-
-def load_statistics(storage: Storage, manifest: StoreManifest) -> tuple[dict[str, Any], str]:
-    """The statistics that :func:`find_statistics` finds, and the URL of their file.
-
-    Raises:
-        ZarrCoreError: there are none, or they cannot be read; names the command that writes them.
-    """
-    return _parsed(storage, f"{find_statistics(storage, manifest)}.yaml", statistics_hint(storage, manifest))
-
-
-def read_statistics(place: str) -> tuple[dict[str, Any], str]:
-    """The statistics of a YAML file, such as ``STORE/statistics/00000003/train.yaml``, and its URL without credentials.
-
-    Args:
-        place: path or URL.
-
-    Raises:
-        ZarrCoreError: there is no such file, or it cannot be read.
-    """
-    folder, slash, name = place.rpartition("/")
-    storage = Storage(folder or slash or ".")
-    try:
-        return _parsed(storage, name, statistics_file_hint(place))
-    except FileNotFoundError:
-        raise ZarrCoreError(f"there is no file {redact(place)}; {statistics_file_hint(place)}") from None
-
-
-def statistics_file_hint(place: str) -> str:
-    """The way to get a file of statistics, as part of an error message."""
-    return f"create it with `{shell('statistics', 'STORE', '--split', 'train', '--output-yaml', redact(place))}`"
-
-
-def _parsed(storage: Storage, name: str, hint: str) -> tuple[dict[str, Any], str]:
-    try:
-        statistics = parse_yaml(storage.read(name))
-    except ValueError as error:
-        raise ZarrCoreError(f"{storage.url}/{name} is not valid YAML: {error}; {hint}") from error
-    if not isinstance(statistics, dict):
-        raise ZarrCoreError(f"{storage.url}/{name} is not a mapping; {hint}")
-    return statistics, f"{storage.url}/{name}"
-
-
-def statistics_hint(storage: Storage, manifest: StoreManifest) -> str:
-    """The way to get the statistics that :func:`find_statistics` looks for, as part of an error message."""
-    split = training_split(manifest)
-    url, generation, then = storage.url, manifest.generation, ""
-    if manifest.origin:  # a copy may lack samples
-        # A command takes the endpoint from the environment.
-        url = redact(str(manifest.origin.get("store"))).partition(" at http")[0]
-        generation = manifest.origin.get("generation") or 0
-        then = ", then stage the copy again"
-    options: list[object] = []
-    if split:
-        options += ["--split", split]
-    if generation:
-        options += ["--generation", generation]
-    return f"create it with `{shell('statistics', url, *options)}`{then}"
-
-
-def _recorded_generations(storage: Storage, file: str) -> set[int]:
-    """Generations that have a file of statistics of this name."""
-    found = set()
-    for name in storage.list(STATISTICS):
-        place = name.split("/")
-        if place[2:] == [file] and place[1].isdecimal():
-            found.add(int(place[1]))
-    return found

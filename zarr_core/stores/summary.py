@@ -15,7 +15,7 @@ from zarr_core._util.documents import DocumentError, expect
 from zarr_core.errors import StoreError, UnknownFieldError, ZarrCoreError
 from zarr_core.format.object_names import ZARR_JSON
 from zarr_core.matrix.store.state import MatrixState
-from zarr_core.points.statistics import find_statistics
+from zarr_core.points.statistics_files import find_statistics
 from zarr_core.points.store.group import read_metadata, recorded_attributes, recorded_rounding
 from zarr_core.points.store.manifest import DomainGrid, SampleEntry, StoreManifest
 from zarr_core.points.store.recorded_settings import current_settings, describe_changes
