@@ -35,7 +35,7 @@ test: .venv/installed  ## run all tests
 	rm -rf .pytest_cache/d/skipped
 	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder
 
-test-extras: .venv/extras .venv-anndata .venv-lineage .venv-mds  ## run what `make test` skipped; as root, with Debian's packages as well
+test-extras: .venv/extras .venv-anndata .venv-lineage .venv-mds .venv-hydra  ## run what `make test` skipped; as root, with Debian's packages as well
 	tests/extras.sh
 
 # The tests of notifications, Athena and credentials need moto.
@@ -103,7 +103,8 @@ $(DAGSTER_HOME)/dagster.yaml: deploy/local/dagster.yaml
 .venv-anndata: PACKAGES = anndata==0.12.19
 .venv-lineage: PACKAGES = mlflow-skinny==3.17.2 wandb==0.31.0
 .venv-mds: PACKAGES = mosaicml-streaming==0.13.0
-.venv-anndata .venv-lineage .venv-mds: .venv/installed
+.venv-hydra: PACKAGES = hydra-core==1.3.8
+.venv-anndata .venv-lineage .venv-mds .venv-hydra: .venv/installed
 	$(BIN)/python -m venv $@
 	echo "import site; site.addsitedir('$(CURDIR)/.venv/lib/python$(VERSION)/site-packages')" \
 	  > $@/lib/python$(VERSION)/site-packages/base.pth
