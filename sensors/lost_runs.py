@@ -8,6 +8,7 @@ Dagster has forgotten to start once more is looked at again.
 import json
 import os
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 import dagster as dg
@@ -34,20 +35,24 @@ def lost_runs(context: dg.SensorEvaluationContext) -> dg.SensorResult:
     without_process = [run for run in runs_of_code_server(instance, location) if not _has_process(instance, run.run_id)]
     unretried = unretried_runs(instance, location)
     before = json.loads(context.cursor or "[]")
-    found = []
+    found: list[str] = []
     lost = [run for run in without_process if run.run_id in before]
     for run in lost:
         instance.report_run_failed(run, "Its process died together with the code server.")
     if lost:
-        found.append(f"lost runs: {', '.join(run.run_id[:8] for run in lost)}")
+        found.append(f"lost runs: {_short_ids(lost)}")
     forgotten = [run for run in unretried if run.run_id in before]
     if forgotten:
         look_again(instance, forgotten)
-        found.append(f"runs that were not started once more yet: {', '.join(run.run_id[:8] for run in forgotten)}")
+        found.append(f"runs that were not started once more yet: {_short_ids(forgotten)}")
     return dg.SensorResult(
         skip_reason="; ".join(found) or "no run is lost",
         cursor=json.dumps([run.run_id for run in [*without_process, *unretried]]),
     )
+
+
+def _short_ids(runs: Iterable[dg.DagsterRun]) -> str:
+    return ", ".join(run.run_id[:8] for run in runs)
 
 
 def _has_process(instance: dg.DagsterInstance, run_id: str) -> bool:

@@ -257,7 +257,7 @@ class _Part:
             number, offset = divmod(before + slot, self.size)
             passed = number - before // self.size
             sample = _pass(self.size, self.key, number, offset // _BLOCK)[offset % _BLOCK]
-        passed += repetition * (-(-self.count // self.size) + 1)  # an epoch has places of at most so many passes
+        passed += repetition * (-(-self.count // self.size) + 1)  # the most passes that an epoch has places of
         return Repeated(sample, passed) if passed else sample
 
 
