@@ -20,6 +20,7 @@ import pytest
 import yaml
 from dagster._core.execution.backfill import BulkActionsFilter, BulkActionStatus
 from dagster._core.scheduler.instigation import TickStatus
+from dagster._core.storage.tags import PARTITION_NAME_TAG
 
 from tests.helpers.holding import WAITING, WANTED
 from tests.helpers.waiting import wait_for
@@ -213,9 +214,24 @@ def planned(instance: dg.DagsterInstance, key: dg.AssetKey, partition: str) -> l
     return list(instance.get_event_records(dg.EventRecordsFilter(event_type, key, asset_partitions=[partition])))
 
 
+def requested(instance: dg.DagsterInstance, key: dg.AssetKey) -> set[str]:
+    """Partitions of an asset that open backfills and unfinished runs are to materialize."""
+    names = {
+        run.tags[PARTITION_NAME_TAG]
+        for run in runs_of(instance, key)
+        if not run.is_finished and PARTITION_NAME_TAG in run.tags
+    }
+    for backfill in instance.get_backfills(filters=BulkActionsFilter(statuses=[BulkActionStatus.REQUESTED])):
+        data = backfill.asset_backfill_data
+        if data is not None and key in data.target_subset.asset_keys:
+            names.update(data.target_subset.get_partitions_subset(key).get_partition_keys())
+    return names
+
+
 def open_work(instance: dg.DagsterInstance) -> bool:
-    """Whether a run or backfill is queued or in progress."""
-    backfills = instance.get_backfills(filters=BulkActionsFilter(statuses=[BulkActionStatus.REQUESTED]))
+    """Whether a run or backfill is queued, in progress or being cancelled."""
+    states = [BulkActionStatus.REQUESTED, BulkActionStatus.CANCELING]
+    backfills = instance.get_backfills(filters=BulkActionsFilter(statuses=states))
     return bool(backfills) or not all(run.is_finished for run in instance.get_runs())
 
 

@@ -20,7 +20,7 @@ import dagster as dg
 import pytest
 
 from sensors import watchdog
-from sensors.dagster_internals.queries import latest_check, observed_versions
+from sensors.dagster_internals.queries import latest_check
 from sensors.migration import CHECK
 from tests.helpers.holding import WAITING
 from tests.platform.deployment import (
@@ -32,6 +32,7 @@ from tests.platform.deployment import (
     planned,
     reported_failing,
     reported_generation,
+    requested,
     runs_of,
     settled,
     shown,
@@ -304,24 +305,22 @@ def test_a_killed_daemon_goes_on_after_its_restart(
 def test_changed_samples_of_a_cancelled_backfill_are_named_until_they_are_converted(
     deployment: Deployment, instance: dg.DagsterInstance, ui: Ui, tmp_path: Path
 ) -> None:
-    """One of them is being converted, the others wait or have just begun, when a person cancels everything."""
+    """One of them is being converted, the others are requested, when a person cancels everything."""
     settled(deployment, instance)
     (deployment.home / WAITING).unlink(missing_ok=True)
     before = load_manifest(str(deployment.store)).samples
-    versions = observed_versions(instance, OBSERVED)
 
     with deployment.hold("run_11", "run_13", "run_14"):
         deployment.change(tmp_path, 11)
         deployment.wait("the conversion", deployment.holding)
         deployment.change(tmp_path, 13, 14)
-        waiting = {"run_13", "run_14"}
-        deployment.wait(
-            "their observation",
-            lambda: all(observed_versions(instance, OBSERVED)[name] != versions[name] for name in waiting),
-        )
-        evaluated(deployment, instance)
-        ui.cancel_all(instance)
-        deployment.wait("the end of all runs", lambda: not open_work(instance))
+        deployment.wait("their requests", lambda: {"run_13", "run_14"} <= requested(instance, SAMPLES))
+
+        def all_cancelled() -> bool:
+            ui.cancel_all(instance)
+            return not open_work(instance)
+
+        deployment.wait("the end of all runs", all_cancelled)
     cancelled = "changed or arrived at the source and their conversion was cancelled"
     stale = f"4 samples {cancelled}: run_11, run_12, run_13, run_14. The store keeps what it had of them"
     deployment.wait(
