@@ -80,6 +80,11 @@ class MappedSample:
         blocks = {stream: _blocks(drawn) for stream, drawn in draws.items()}
         for (stream, (_, _, chunks, verified)), target in zip(arrays, out, strict=True):
             for first, last, rows, to in blocks[stream]:
+                if last - first == 1:  # the usual case, in half the time of the other
+                    if not verified[first]:
+                        return None
+                    target[to] = chunks[first, rows]
+                    continue
                 if 0 in verified[first:last]:
                     return None
                 copied = chunks[first:last, rows]
