@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import gc
+import os
 import pickle
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -27,7 +29,7 @@ def address(array: np.ndarray) -> int:
 def kept() -> int:
     """Bytes that no array uses."""
     blocks = reused_memory._kept._by_size.values()
-    counted = sum(block.size for found in blocks for block in found)
+    counted = sum(len(block) for found in blocks for block in found)
     assert counted == reused_memory._kept._bytes
     return counted
 
@@ -126,6 +128,27 @@ def test_a_pickled_array_has_its_content() -> None:
     array = empty((ROWS, 3), "f4")
     array[:] = 3
     assert (pickle.loads(pickle.dumps(array)) == 3).all()
+
+
+def test_a_child_process_writes_into_memory_of_its_own() -> None:
+    empty((ROWS, 3), "f4")
+    array = empty((ROWS, 3), "f4")
+    array[:] = 3
+    if not (child := os.fork()):
+        array[:] = 4
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert (array == 3).all()
+
+
+@pytest.mark.parametrize("size", [1 << 17, 1 << 20])
+def test_memory_that_the_system_does_not_give_is_the_error_of_numpy(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    monkeypatch.setattr(reused_memory.mmap, "mmap", refuse)
+    with pytest.raises(MemoryError, match="Cannot allocate memory"):
+        empty((size,), "u1")
 
 
 def test_threads_never_share_memory() -> None:

@@ -7,18 +7,16 @@ takes longer than a batch is copied. So memory of batches is kept, and used agai
 from __future__ import annotations
 
 import math
+import mmap
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 # The C library keeps smaller blocks.
 _LEAST = 1 << 17
-# Blocks begin at a page. The C library begins them 16 bytes later, and a processor copies several times more slowly to
-# an address that is a few bytes further within its page than the one that it copies from, as AMD's do.
-_PAGE = 4096
 # Of memory that no array uses, per process.
 _MOST_KEPT = 128 << 20
 
@@ -31,25 +29,12 @@ def empty(shape: Sequence[int], dtype: Any) -> np.ndarray:
         return np.empty(shape, dtype)
     # Sizes that differ by less than a sixteenth share blocks.
     step = 1 << (size.bit_length() - 5)
-    return np.asarray(_Owner(_kept.take(-(-size // step) * step), tuple(shape), dtype))
-
-
-class _Block(NamedTuple):
-    """Memory.
-
-    Attributes:
-        memory: holds it.
-        address: of its first byte.
-        size: in bytes.
-    """
-
-    memory: np.ndarray
-    address: int
-    size: int
+    size = -(-size // step) * step
+    return np.ndarray(shape, dtype, _Lease(size, np.uint8, _kept.take(size)))
 
 
 class _Kept:
-    """Blocks that no array uses, by size.
+    """Blocks of memory that no array uses, by size.
 
     Args:
         most: bytes to keep.
@@ -57,28 +42,34 @@ class _Kept:
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._by_size: OrderedDict[int, list[_Block]] = OrderedDict()
+        self._by_size: OrderedDict[int, list[mmap.mmap]] = OrderedDict()
         self._bytes = 0
         # Reentrant, because a garbage collection may give back a block at any point.
         self._lock = threading.RLock()
 
-    def take(self, size: int) -> _Block:
-        """A block of this size."""
+    def take(self, size: int) -> mmap.mmap:
+        """A block of this size.
+
+        It begins at a page. Memory of the C library begins 16 bytes later, and a processor copies several times more
+        slowly to an address that is a few bytes further within its page than the one that it copies from, as AMD's do.
+        """
         with self._lock:
             found = self._by_size.get(size)
             if found:
                 self._bytes -= size
                 return found.pop()
-        memory = np.empty(size + _PAGE, np.uint8)
-        address = memory.ctypes.data
-        return _Block(memory, address + -address % _PAGE, size)
+        try:
+            # Private: a child process must not write into the batches of its parent.
+            return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        except OSError as error:
+            raise MemoryError(f"{size} bytes: {error}") from error
 
-    def give_back(self, block: _Block) -> None:
+    def give_back(self, block: mmap.mmap) -> None:
         """Keep a block, and drop those of the size that was used least recently if they are too many."""
         with self._lock:
-            self._by_size.setdefault(block.size, []).append(block)
-            self._by_size.move_to_end(block.size)
-            self._bytes += block.size
+            self._by_size.setdefault(len(block), []).append(block)
+            self._by_size.move_to_end(len(block))
+            self._bytes += len(block)
             while self._bytes > self._most:
                 size, oldest = next(iter(self._by_size.items()))
                 if oldest:
@@ -91,15 +82,13 @@ class _Kept:
 _kept = _Kept(_MOST_KEPT)
 
 
-class _Owner:
-    """What an array and its views refer to. The last of them that goes gives the block back."""
+class _Lease(np.ndarray):
+    """The bytes of a block, to which an array and its views refer. When the last of them goes, it gives the block back.
 
-    __slots__ = ("__array_interface__", "_block")
-
-    def __init__(self, block: _Block, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
-        self._block = block
-        self.__array_interface__ = {"shape": shape, "typestr": dtype.str, "data": (block.address, False), "version": 3}
+    NumPy lets an array refer to the array below its base, but not to what is no array, as the block is.
+    """
 
     # The name is bound here, because the module may be empty when the interpreter ends.
-    def __del__(self, give_back: Callable[[_Block], None] = _kept.give_back) -> None:
-        give_back(self._block)
+    def __del__(self, give_back: Callable[[mmap.mmap], None] = _kept.give_back) -> None:
+        if isinstance(self.base, mmap.mmap):  # views of these bytes have others
+            give_back(self.base)
