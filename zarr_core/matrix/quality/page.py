@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from statistics import fmean
 
+from zarr_core._util.units import format_count
 from zarr_core.matrix.quality import figures
 from zarr_core.matrix.quality.measure import Report, missing_share
 from zarr_core.reports.charts import as_svg
@@ -35,7 +36,7 @@ def render_page(report: Report) -> str:
         report=report,
         missing_share=missing_share(report),
         verdict=verdict(report),
-        counted=_counted,
+        counted=format_count,
         svg=svg,
         cards=_cards(report) if batches else [],
         outliers=list(map(_OUTLIER.format_map, report["outliers"])),
@@ -51,7 +52,7 @@ def render_page(report: Report) -> str:
 def verdict(report: Report) -> str:
     """Whether samples stand out, in a few words."""
     far = {found["sample"] for found in report["outliers"]}
-    return f"{_counted(len(far), 'sample')} far from the rest of the batch" if far else "no sample stands out"
+    return f"{format_count(len(far), 'samples')} far from the rest of the batch" if far else "no sample stands out"
 
 
 def _cards(report: Report) -> list[tuple[str, str]]:
@@ -74,7 +75,7 @@ def _cards(report: Report) -> list[tuple[str, str]]:
         (f"{beyond:,}", "values below 0 or above 1, stored unchanged"),
     ]
     if covered:
-        with_coverage = _counted(covered, "batch", "batches")
+        with_coverage = format_count(covered, "batches")
         cards.append((f"{reads / cells:.1f}", f"reads per cell, in the {with_coverage} with coverage"))
     return cards
 
@@ -100,10 +101,6 @@ def _sample_rows(report: Report) -> list[list[str]]:
             row += map(_number, map(sample.get, _SAMPLE_NUMBERS))
             rows.append(row)
     return rows
-
-
-def _counted(number: int, one: str, more: str = "") -> str:
-    return f"{number:,} {one if number == 1 else more or one + 's'}"
 
 
 def _number(value: float | None) -> str:

@@ -16,9 +16,10 @@ from zarr_core.errors import CorruptChunkError, MatrixError, StoreError, Unknown
 from zarr_core.matrix.read import lazy
 from zarr_core.matrix.read.cells import read_cells
 from zarr_core.matrix.read.fetch import ChunkFetcher
-from zarr_core.matrix.read.selection import Duplicates, FeatureSelection, Unknown, select
+from zarr_core.matrix.read.selection import Duplicates, FeatureSelection, Unknown, select_names, select_regions
 from zarr_core.matrix.store import sample_table
 from zarr_core.matrix.store.axis import FeatureAxis, load_axis
+from zarr_core.matrix.store.axis_file import read_axis_ids
 from zarr_core.matrix.store.head import HEAD, SHARD
 from zarr_core.matrix.store.state import MatrixState, Retired
 from zarr_core.storage import Storage
@@ -261,15 +262,18 @@ class MatrixReader:
             UnknownFieldError: a name or chromosome is not on the axis, or nothing is selected.
             MatrixError: an argument is invalid, or a file cannot be read.
         """
-        found = select(
-            self.feature_ids,
-            os.fspath(names) if isinstance(names, os.PathLike) else names,
-            regions=regions,
-            manifest=manifest,
-            stem=stem,
-            duplicates=duplicates,
-            unknown=unknown,
-        )
+        if (names is None) == (regions is None):
+            raise MatrixError("select needs names or regions")
+        axis = self.feature_ids
+        if regions is not None:
+            found = select_regions(axis, regions, manifest, stem=stem, duplicates=duplicates)
+        elif manifest is not None:
+            raise MatrixError("a manifest is for regions")
+        else:
+            if isinstance(names, str | os.PathLike):
+                names = read_axis_ids(os.fspath(names), axis.is_text)
+            assert names is not None
+            found = select_names(axis, names, stem=stem, duplicates=duplicates, unknown=unknown)
         if found.unknown:
             few = ", ".join(found.unknown[:5])
             logger.warning("%s: %d features are not on the axis: %s", self.url, len(found.unknown), few)

@@ -19,7 +19,7 @@ import numpy as np
 from zarr_core._util.arguments import check_names
 from zarr_core.errors import MatrixError, UnknownFieldError
 from zarr_core.matrix.store.axis import FeatureAxis
-from zarr_core.matrix.store.axis_file import read_axis_ids, read_manifest
+from zarr_core.matrix.store.axis_file import read_manifest
 
 Duplicates = Literal["error", "first", "mean"]
 Unknown = Literal["error", "skip"]
@@ -118,29 +118,6 @@ class Region(NamedTuple):
         if not 1 <= start <= end:
             raise MatrixError(f"region {text}: positions are counted from 1, and the first is at most the last")
         return cls(match[1], start, end)
-
-
-def select(
-    axis: FeatureAxis,
-    names: str | Sequence[str] | Sequence[int] | np.ndarray | None,
-    *,
-    regions: Sequence[str] | None,
-    manifest: Any,
-    stem: bool,
-    duplicates: Duplicates,
-    unknown: Unknown,
-) -> FeatureSelection:
-    """Features by name, by a file of names, or by region; see ``WideMatrix.select``."""
-    if (names is None) == (regions is None):
-        raise MatrixError("select needs names or regions")
-    if regions is not None:
-        return select_regions(axis, regions, manifest, stem=stem, duplicates=duplicates)
-    if manifest is not None:
-        raise MatrixError("a manifest is for regions")
-    if isinstance(names, str):
-        names = read_axis_ids(names, axis.is_text)
-    assert names is not None
-    return select_names(axis, names, stem=stem, duplicates=duplicates, unknown=unknown)
 
 
 def select_names(

@@ -77,21 +77,18 @@ def create_shard(storage: Storage, name: str, pieces: Iterable[bytes]) -> int:
     Raises:
         StoreError: the object exists with other content.
     """
-    if is_local(storage.root):
-        sizes: list[int] = []
+    sizes: list[int] = []
 
-        def counted() -> Iterator[bytes]:
-            for piece in pieces:
-                sizes.append(len(piece))
-                yield piece
+    def counted() -> Iterator[bytes]:
+        for piece in pieces:
+            sizes.append(len(piece))
+            yield piece
 
-        if not storage.create(name, counted()):
-            raise StoreError(f"{storage.url}/{name} already exists, although its place was claimed")
-        return sum(sizes)
-    joined = io.BytesIO()  # b"".join would hold all pieces, too
-    joined.writelines(pieces)
-    data = joined.getvalue()  # does not copy
-    # If the answer to a successful request was lost, a second attempt finds the bytes of the first.
-    if not storage.create(name, data) and storage.read(name) != data:
+    content: bytes | Iterator[bytes] = counted()
+    if not is_local(storage.root):
+        joined = io.BytesIO()  # b"".join would hold all pieces, too
+        joined.writelines(counted())
+        content = joined.getvalue()  # does not copy
+    if not storage.create(name, content):
         raise StoreError(f"{storage.url}/{name} already exists with other content, although its place was claimed")
-    return len(data)
+    return sum(sizes)
