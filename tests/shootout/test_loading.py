@@ -62,7 +62,7 @@ def with_entry(reading: Reading, name: str, workers: int = 0, threads: int = 0) 
 
 
 def test_epochs_are_shuffled_and_batches_cross_their_border(reading: Reading) -> None:
-    batches = list(itertools.islice(loading._Batches(reading), 3))
+    batches = list(itertools.islice(loading._batches(reading), 3))
     assert [len(batch) for batch in batches] == [2, 2, 2]
     items = [item for batch in batches for item in batch]
     assert sorted(items) == sorted((sample, epoch) for epoch in (0, 1) for sample in IDS)
@@ -129,7 +129,7 @@ def test_the_items_of_an_epoch_are_read_once_after_empty_batches(
     monkeypatch.setattr(Window, "open", lambda format, place, draws: opened.append(place))
     monkeypatch.setattr(Window, "read_batch", lambda *_: {})
     reading = dataclasses.replace(reading, ready="local copy", loader=Loader(1), idle=3, batches=2)
-    assert [len(batch) for batch in loading._Batches(reading)] == [0, 0, 0, 2, 2]
+    assert [len(batch) for batch in loading._batches(reading)] == [0, 0, 0, 2, 2]
     items = loading._Items(reading)
     assert items.__getitems__([]) == {}
     assert opened == ["local copy"]

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from zarr_core.shootout.measurement import Measurement
-from zarr_core.storage import is_local
+from zarr_core.storage import absolute
 
 
 def number_of_samples(facts: Mapping[str, Any]) -> int:
@@ -51,11 +50,12 @@ class Case:
 
     def is_source(self, place: str) -> bool:
         """Whether the source lies there."""
-        return _absolute(place) == _absolute(self.facts["source"])
+        return absolute(place).rstrip("/") == absolute(self.facts["source"]).rstrip("/")
 
     def lies_on(self, m: Measurement) -> bool:
         """Whether the source lies below the tier's folder or URL."""
-        return f"{_absolute(self.facts['source'])}/".startswith(f"{_absolute(self.tiers[m.tier]['url'])}/")
+        source, tier = absolute(self.facts["source"]), absolute(self.tiers[m.tier]["url"])
+        return f"{source.rstrip('/')}/".startswith(f"{tier.rstrip('/')}/")
 
     def changes(self, m: Measurement) -> bool:
         """Whether a store has other settings than the source."""
@@ -66,8 +66,3 @@ class Case:
     def is_in_place(self, m: Measurement) -> bool:
         """Whether the source is a store with these settings on the tier."""
         return self.facts["is_store"] and bool(m.candidate.codec) and not self.changes(m) and self.lies_on(m)
-
-
-def _absolute(url: str) -> str:
-    """A URL without a "/" at its end, or the absolute path of a local one."""
-    return os.path.abspath(url.rpartition("://")[2]) if is_local(url) else url.rstrip("/")

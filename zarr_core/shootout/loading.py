@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, get_worker_info
+from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
 from torch.utils.data._utils.pin_memory import pin_memory
 
 from zarr_core.loader.threads import map_in_threads
@@ -116,7 +116,7 @@ class _Items(Dataset[Any]):
             batch = _tensors(self.__getitems__(items))
             return pin_memory(batch) if loader.pin else batch  # type: ignore[no-untyped-call]
 
-        batches: Any = iter(_Batches(self.reading))
+        batches: Any = _batches(self.reading)
         yield from map_in_threads(fetch, batches, loader.threads, loader.prefetch)
 
 
@@ -149,24 +149,19 @@ class _Stream(IterableDataset[Any]):
                 raise ValueError(f"worker {number + 1} of {workers} has nothing to read: there are fewer shards")
 
 
-class _Batches(Sampler[list[tuple[Any, int]]]):
+def _batches(reading: Reading) -> Iterator[list[tuple[Any, int]]]:
     """Batches of shuffled items, an epoch after the other."""
+    for _ in range(reading.idle * reading.loader.workers):
+        yield []
+    endless = _shuffled(list(reading.draws.ids))
+    for _ in itertools.islice(itertools.count(), reading.batches):
+        yield list(itertools.islice(endless, reading.batch_size))
 
-    def __init__(self, reading: Reading) -> None:
-        self.reading = reading
 
-    def __iter__(self) -> Iterator[list[tuple[Any, int]]]:
-        for _ in range(self.reading.idle * self.reading.loader.workers):
-            yield []
-        endless = self._items()
-        for _ in itertools.islice(itertools.count(), self.reading.batches):
-            yield list(itertools.islice(endless, self.reading.batch_size))
-
-    def _items(self) -> Iterator[tuple[Any, int]]:
-        ids = list(self.reading.draws.ids)
-        for epoch in itertools.count():
-            for number in np.random.default_rng(epoch).permutation(len(ids)).tolist():
-                yield ids[number], epoch
+def _shuffled(ids: list[Any]) -> Iterator[tuple[Any, int]]:
+    for epoch in itertools.count():
+        for number in np.random.default_rng(epoch).permutation(len(ids)).tolist():
+            yield ids[number], epoch
 
 
 def _tensors(batch: Any) -> dict[str, Any]:
@@ -304,7 +299,7 @@ def _loading(reading: Reading, left: float) -> Iterator[tuple[Any, Iterator[Any]
         options["batch_size"] = None
     else:
         dataset = _Items(reading)
-        options["batch_sampler"] = _Batches(reading)
+        options["batch_sampler"] = _batches(reading)
     iterator: Any
     if in_threads:
         iterator = dataset.in_threads()

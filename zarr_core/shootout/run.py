@@ -294,7 +294,7 @@ class _Run:
             self._leave_out(f"{m.format} on {m.tier} with threads", reason)
         else:
             yield [Loader(threads=count) for count in counts]
-        yield [Loader(count) for count in counts]
+        yield list(map(Loader, counts))
 
     def _more_workers(
         self, tier: Tier, chosen: Candidate, one: Loader, more: Sequence[Loader], priority: tuple[int, ...], _: float
