@@ -1,7 +1,7 @@
 """What every declared dataset has in common, whichever kind of store it becomes."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,6 @@ from pydantic import Field
 from assets.exports import ExportDeclaration
 from assets.shootout import ShootoutDeclaration
 from sensors.failures import PUBLISHED_WITHIN_HOURS
-from zarr_core._util.documents import texts_of
 from zarr_core._util.redaction import refuse_credentials
 from zarr_core._util.units import parse_duration
 from zarr_core.errors import ZarrCoreError
@@ -74,7 +73,7 @@ class Declaration(dg.Model, dg.Resolvable):
         if not re.fullmatch(r"[a-z][a-z0-9_]*", self.name):
             raise ValueError(f"name {self.name!r} must be lower case letters, digits and underscores")
         try:
-            refuse_credentials(*texts_of(self.model_dump()))
+            refuse_credentials(*_texts_of(self.model_dump()))
         except ZarrCoreError as error:
             raise ValueError(str(error)) from None
         self._check_at_least(1, "look_every_seconds")
@@ -130,3 +129,15 @@ class Declaration(dg.Model, dg.Resolvable):
 def absolute(folder: Path, location: str) -> str:
     """Resolve a path against a folder, so that it does not depend on the working directory. URLs stay unchanged."""
     return location if "://" in location else str(folder / Path(location).expanduser())
+
+
+def _texts_of(value: Any) -> Iterator[str]:
+    """All texts in a value of lists and mappings."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for item in value.values():
+            yield from _texts_of(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _texts_of(item)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import json
 import reprlib
-from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar
 
 import pydantic
@@ -27,18 +26,6 @@ def expect(kind: type[_Plain], value: Any, name: str) -> _Plain:
         found = "missing" if value is None else reprlib.repr(value)
         raise DocumentError(f"{name} is {found}, expected {kind.__name__}")
     return value
-
-
-def texts_of(value: Any) -> Iterator[str]:
-    """All texts in a value of lists and mappings."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, Mapping):
-        for item in value.values():
-            yield from texts_of(item)
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from texts_of(item)
 
 
 def describe_problems(error: pydantic.ValidationError) -> str:
