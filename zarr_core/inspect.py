@@ -93,7 +93,7 @@ def _document(found: Survey) -> dict[str, Any]:
         "samples": found.samples,
         "incomplete": found.incomplete,
         "bytes": found.n_bytes,
-        "files": [_file_document(file) for file in found.files],
+        "files": list(map(_file_document, found.files)),
         "fields": list(found.description.fields),
         "splits": found.splits,
         "notes": found.odd,

@@ -91,7 +91,7 @@ def _write_strings(group: Any, name: str, values: Sequence[Any] | np.ndarray) ->
 
     array = group.create_dataset(name, (len(values),), h5py.string_dtype())
     for first in range(0, len(values), 65_536):
-        array[first : first + 65_536] = [str(one) for one in values[first : first + 65_536]]
+        array[first : first + 65_536] = list(map(str, values[first : first + 65_536]))
     _encode(array, "string-array", "0.2.0")
 
 

@@ -91,7 +91,8 @@ def export_huggingface(
     generation = info.generation or None  # later reads use the same, whatever is committed meanwhile
     target = _HubFolder(out)
     _check_card(target)
-    target.delete_unfinished()
+    # What an interrupted export has left.
+    target.delete([name for name in target.list() if f"/{_UNFINISHED}/" in f"/{name}"])
     if fields is not None:
         info = replace(info, fields={name: one for name, one in info.fields.items() if name in fields})
     data: dict[str, Any] = {}
@@ -147,10 +148,6 @@ class _HubFolder(Storage):
         finally:
             self.delete([unfinished])  # and the folders, unless another worker uses them
         return size
-
-    def delete_unfinished(self) -> None:
-        """Delete what an interrupted export has left."""
-        self.delete([name for name in self.list() if f"/{_UNFINISHED}/" in f"/{name}"])
 
 
 def _check_card(target: Storage) -> None:

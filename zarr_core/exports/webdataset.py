@@ -303,7 +303,7 @@ def _write_shard(task: _Task, plan: _Plan) -> Shard:
                 checksum = google_crc32c.extend(checksum, piece)
                 yield piece
             wait(hashed)  # so that the arrays of one item at a time are in memory
-            size = sum(len(piece) for piece in content)
+            size = sum(map(len, content))
             items.append(Item(*planned, offset, size, checksum))
             offset += size
         last = end(offset)

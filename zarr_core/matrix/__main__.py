@@ -20,6 +20,7 @@ from zarr_core.matrix.ingest.loader import MatrixLoader
 from zarr_core.matrix.ingest.retire import Retirement
 from zarr_core.matrix.store.axis import FeatureAxis
 from zarr_core.matrix.store.axis_file import read_axis_ids, read_feature_ids
+from zarr_core.matrix.store.batch_names import outside
 from zarr_core.matrix.store.create import VALUES
 from zarr_core.matrix.store.head import describe_source
 from zarr_core.matrix.store.sample_table import Kind, MetadataReport
@@ -143,7 +144,7 @@ def _load(
     lacking = loader.lacking(samples or [])
     if lacking:  # a batch is loaded whole
         of_samples = loader.batches_of(lacking)
-        chosen = [*of_samples, *(batch_id for batch_id in chosen if batch_id not in of_samples)]
+        chosen = [*of_samples, *outside(chosen, of_samples)]
     loaded: dict[str, dict[str, Any]] = {}
     failed: dict[str, str] = {}
     retired: list[str] = []
@@ -166,7 +167,7 @@ def _load(
     report = None if metadata is None else matrix.set_metadata(metadata)
     matrix.refresh()
     handled = {*loaded, *failed, *unchecked}
-    up_to_date = [batch_id for batch_id in chosen if batch_id not in handled]
+    up_to_date = outside(chosen, handled)
     document = {
         "store": matrix.url,
         "generation": matrix.generation,
@@ -342,7 +343,7 @@ def _retire(
 
 def _retired(matrix: WideMatrix, done: Retirement) -> list[str]:
     """What was retired, in a few lines."""
-    count = len(done.unloaded) + sum(len(ids) for ids in done.samples.values())
+    count = len(done.unloaded) + sum(map(len, done.samples.values()))
     lines = [f"{matrix.url}: retired {count:,} samples; generation {done.generation} and later do not hold them"]
     for batch, ids in done.samples.items():
         lines.append(f"  {batch}: {', '.join(ids)}")

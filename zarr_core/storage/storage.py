@@ -258,7 +258,7 @@ class Storage:
 
     def delete(self, names: Sequence[str]) -> None:
         """Remove objects, and folders of a local disk that become empty. Missing objects are ignored."""
-        paths = [self.path(name) for name in names]
+        paths = list(map(self.path, names))
         if self.is_local:
             local.delete(paths, self.location)
             return

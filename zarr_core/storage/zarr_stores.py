@@ -44,10 +44,12 @@ def make_store(root: str | os.PathLike[str], *, read_only: bool = True, client: 
             None, :mod:`zarr_core.storage.clients` chooses one.
     """
     url = absolute(root)
-    if _ARCHIVE.search(url):
-        return _open_archive(url, client)
+    is_packed = _ARCHIVE.search(url) is not None
     if is_local(url):
-        return LocalStore(Storage(url).location, read_only=read_only)
+        return ZipStore(url, mode="r") if is_packed else LocalStore(Storage(url).location, read_only=read_only)
+    if is_packed:
+        file = io.BufferedReader(_ObjectFile(url, client), _READ_AHEAD)
+        return FsspecStore(AsyncFileSystemWrapper(ZipFileSystem(file), asynchronous=True), read_only=True, path="")
     backend = open_backend(url, for_data=True, client=client)
     if isinstance(backend, ObstoreBackend):
         return ObjectStore(backend.at_root(), read_only=read_only)
@@ -63,13 +65,6 @@ def group_place(root: str, relpath: str) -> tuple[str, str]:
     if is_archive(relpath):
         return f"{root.rstrip('/')}/{relpath}", ""
     return root, relpath
-
-
-def _open_archive(url: str, client: Any) -> Store:
-    if is_local(url):
-        return ZipStore(url, mode="r")
-    file = io.BufferedReader(_ObjectFile(url, client), _READ_AHEAD)
-    return FsspecStore(AsyncFileSystemWrapper(ZipFileSystem(file), asynchronous=True), read_only=True, path="")
 
 
 class _ObjectFile(io.RawIOBase):

@@ -87,9 +87,12 @@ class MemoryBackend(FsspecBackend):
 
 
 def _info(described: dict[str, Any]) -> ObjectInfo:
-    times = (described.get(key) for key in ("LastModified", "timeModified", "mtime", "created"))
-    changed = next((each for each in times if each), 0)
+    changed = _first(described, "LastModified", "timeModified", "mtime", "created")
     modified = changed.timestamp() if isinstance(changed, datetime) else changed
-    versions = (described.get(key) for key in ("ETag", "etag", "mtime", "LastModified", "timeModified", "created"))
-    version = next((str(each) for each in versions if each), "").strip('"')
+    version = str(_first(described, "ETag", "etag", "mtime", "LastModified", "timeModified", "created")).strip('"')
     return ObjectInfo(int(described["size"] or 0), version, float(modified) if isinstance(modified, int | float) else 0)
+
+
+def _first(described: dict[str, Any], *keys: str) -> Any:
+    """The value of the first of the keys that has one; "" if none does."""
+    return next(filter(None, map(described.get, keys)), "")

@@ -63,7 +63,7 @@ def delete(paths: Sequence[str], root: str) -> None:
     for path in paths:
         with suppress(FileNotFoundError):
             os.unlink(path)
-    for folder in sorted({os.path.dirname(path) for path in paths}, key=len, reverse=True):
+    for folder in sorted(set(map(os.path.dirname, paths)), key=len, reverse=True):
         while folder.startswith(f"{root}/"):
             try:
                 os.rmdir(folder)
