@@ -82,7 +82,6 @@ class WorkerPool(Executor):
         self._pool: ProcessPoolExecutor | None = None
 
     def submit(self, function: Callable[..., Any], /, *arguments: Any, **options: Any) -> Future[Any]:
-        """See :class:`concurrent.futures.Executor`."""
         if self._pool is not None:
             try:
                 return self._pool.submit(function, *arguments, **options)
@@ -105,7 +104,6 @@ class WorkerPool(Executor):
         self._pool = None
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """See :class:`concurrent.futures.Executor`."""
         if self._pool is not None:
             self._pool.shutdown(wait, cancel_futures=cancel_futures)
 

@@ -68,7 +68,6 @@ class AeroSource(SampleSource):
                 self._where[sample_id] = dataset, index
 
     def find(self, sample_ids: Collection[str] | None = None) -> FoundSamples:
-        """The samples that the object lists; only ``sample_ids`` if given."""
         wanted = self._where.keys() if sample_ids is None else set(sample_ids)
         return FoundSamples({i: self._sample(i) for i in self._where if i in wanted}, self._left_out)
 
@@ -85,7 +84,6 @@ class AeroSource(SampleSource):
         return replace(sample, files=files, parameter_files=tuple(parameters))
 
     def load(self, sample: SourceSample, canonical: str) -> torch.Tensor:
-        """The tensor of one point field, as the object loads it; raises SampleError if that fails."""
         values = self._call(sample.sample_id, canonical, self.description.fields[canonical].filename)
         try:
             return plain_tensor(values)
@@ -100,7 +98,6 @@ class AeroSource(SampleSource):
         return parameters
 
     def is_unchanged(self, sample: SourceSample) -> bool:
-        """Whether the sample's files have not changed since :meth:`discover`."""
         return not sample.folder or self._sample(sample.sample_id) == sample
 
     def splits(self, sample_ids: Collection[str]) -> dict[str, list[str]]:

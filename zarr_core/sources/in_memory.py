@@ -67,7 +67,6 @@ class ArraySource(SampleSource):
         return True
 
     def find(self, sample_ids: Collection[str] | None = None) -> FoundSamples:
-        """The sample."""
         wanted = sample_ids is None or self._sample.sample_id in sample_ids
         return FoundSamples({self._sample.sample_id: self._sample} if wanted else {})
 
@@ -76,19 +75,15 @@ class ArraySource(SampleSource):
         return sample
 
     def load(self, sample: SourceSample, canonical: str) -> torch.Tensor:
-        """The tensor of a field."""
         return self._tensors[canonical]
 
     def load_parameters(self, sample: SourceSample) -> dict[str, Any]:
-        """The parameters."""
         return dict(sample.scalars)
 
     def is_unchanged(self, sample: SourceSample) -> bool:
-        """True."""
         return True
 
     def splits(self, sample_ids: Collection[str]) -> dict[str, list[str]]:
-        """The sample by its split."""
         return {} if self._split is None else {self._split: [self._sample.sample_id]}
 
     def merge_splits(self, known: Mapping[str, list[str]], listed: dict[str, list[str]]) -> dict[str, list[str]]:

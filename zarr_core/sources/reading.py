@@ -78,24 +78,16 @@ class RemoteFile(io.RawIOBase):
         self._edges: dict[int, Any] = {}
 
     def readable(self) -> bool:
-        """True."""
         return True
 
     def seekable(self) -> bool:
-        """True."""
         return True
 
-    def tell(self) -> int:
-        """Current offset in bytes."""
-        return self._position
-
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Set the offset; fetches nothing."""
         self._position = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
         return self._position
 
     def readinto(self, buffer: Any) -> int:
-        """Fill the buffer from the current offset."""
         try:
             return self._fill(buffer)
         except Exception as error:

@@ -165,7 +165,6 @@ class SampleTree(SampleSource):
         return [folder for sample_id in sample_ids for folder in self.folders_of(sample_id)]
 
     def with_content(self, sample: SourceSample) -> SourceSample:
-        """The sample with the SHA-256 of each file, for which every file is read; raises OSError."""
         known = {info.name: self._with_sha256(sample.folder, info) for info in sample.distinct_files}
         files = {canonical: known[info.name] for canonical, info in sample.files.items()}
         return replace(sample, files=files, parameter_files=tuple(known[info.name] for info in sample.parameter_files))
@@ -182,11 +181,6 @@ class SampleTree(SampleSource):
         return replace(info, sha256=hashlib.sha256(joined.encode()).hexdigest() if info.parts else joined)
 
     def load(self, sample: SourceSample, canonical: str) -> torch.Tensor:
-        """The tensor of one point field, with the dtype and shape of its file.
-
-        Raises:
-            SampleError: the file is missing or unreadable, or does not contain one tensor.
-        """
         if canonical not in sample.files:
             raise SampleError(sample.sample_id, canonical, "its file is missing", "upload it")
         info = sample.files[canonical]
@@ -200,14 +194,12 @@ class SampleTree(SampleSource):
             raise SampleError(sample.sample_id, canonical, f"{info.name}: {error}", way_out) from error
 
     def load_mesh(self, sample: SourceSample, canonical: str) -> Mesh:
-        """The mesh of the domain with this position field; raises SampleError."""
         try:
             return self._loader.load_mesh(sample, canonical)
         except ValueError as error:
             raise SampleError(sample.sample_id, canonical, f"{sample.files[canonical].name}: {error}") from error
 
     def load_parameters(self, sample: SourceSample) -> dict[str, Any]:
-        """Per-sample scalars from the parameter files and tables; raises SampleError if a file cannot be used."""
         from zarr_core.sources.tensors import load_pt
 
         parameters: dict[str, Any] = {}
@@ -228,7 +220,6 @@ class SampleTree(SampleSource):
         return parameters
 
     def is_unchanged(self, sample: SourceSample) -> bool:
-        """Whether the sample's files have not changed since :meth:`discover`."""
         if not self.description.patterns:
             now = self._list(sample.folder).get(sample.folder, {})
             return all(now.get(info.name) == info for info in sample.distinct_files)
@@ -248,11 +239,9 @@ class SampleTree(SampleSource):
         return dict(known) if lists_none else listed
 
     def excluded(self) -> set[str]:
-        """Ids listed in the blacklists beside the samples."""
         return self.description.excluded_ids(self._read_text)
 
     def split_documents(self) -> dict[str, str]:
-        """Content of split files and blacklists by name, to be copied into the store."""
         names = (*self.description.blacklists, *self.description.split_files.values())
         documents = {}
         for name in names:

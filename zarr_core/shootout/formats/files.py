@@ -62,7 +62,6 @@ class SampleFiles(Format):
     keeps = False
 
     def prepare(self, samples: Samples, folder: Path) -> None:
-        """Write one sample after another."""
         for sample in samples.ids:
             self._write(samples, sample, folder)
 
@@ -72,7 +71,6 @@ class SampleFiles(Format):
         self._kept: dict[str, Mapping[str, Any]] = {}
 
     def read(self, sample: str, epoch: int) -> dict[str, np.ndarray]:
-        """Copy the drawn rows of each field."""
         return self._draws.cut(self._opened(sample), sample, epoch)
 
     def _opened(self, sample: str) -> Mapping[str, Any]:

@@ -18,17 +18,14 @@ class Whole(Format):
     without_threads = "its reader keeps the place in the one file that it reads"
 
     def prepare(self, samples: Samples, folder: Path) -> None:
-        """Let LitData write its chunks."""
         optimize_items(samples.arrays, samples.ids, folder, chunk_bytes="64MB")
 
     def open(self, place: str | Path, draws: Draws) -> None:
-        """Open the dataset."""
         self._draws, self._items = draws, self._dataset(str(place))
         each = len(self._items) // len(draws.runs)
         self._first = dict(zip(sorted(draws.runs), range(0, len(self._items), each), strict=True))
 
     def read(self, sample: str, epoch: int) -> dict[str, np.ndarray]:
-        """Take the window of the item."""
         return self._draws.cut(self._items[self._first[sample]], sample, epoch)
 
     def _dataset(self, place: str) -> Any:

@@ -55,13 +55,11 @@ class _Table(Format):
     export = file = ""
 
     def prepare(self, samples: Rows, folder: Path) -> None:
-        """Export the matrix."""
         from zarr_core import exports
 
         getattr(exports, self.export)(MatrixRows(WideMatrix.open(samples.store)), folder / self.file)
 
     def open(self, place: str | Path, draws: Cells) -> None:
-        """Open the files."""
         self._draws = draws
         self._open(str(place))
 
@@ -94,7 +92,6 @@ class Matrix(_Table):
         self._settings, self._columns = settings or {}, columns
 
     def prepare(self, samples: Rows, folder: Path) -> None:
-        """Copy the matrix with other settings."""
         matrix = WideMatrix.open(samples.store).reindex(folder / "matrix", **self._settings)
         if self._columns:
             matrix.derive_columns()

@@ -20,7 +20,6 @@ class MDS(Whole):
     without_threads = ""
 
     def prepare(self, samples: Samples, folder: Path) -> None:
-        """Write the shards."""
         from streaming import MDSWriter
 
         columns = dict.fromkeys(samples.fields, "ndarray")

@@ -29,7 +29,6 @@ class Reader(Format):
         self._settings = settings
 
     def prepare(self, samples: Samples, folder: Path) -> None:
-        """Convert the samples."""
         from zarr_core.points.convert.conversion import convert
         from zarr_core.sources.description import SourceDescription
 
@@ -45,7 +44,6 @@ class Reader(Format):
             raise ValueError(f"{failed.sample_id} cannot be converted: {failed.reason}")
 
     def open(self, place: str | Path, draws: Draws) -> None:
-        """Read the manifest."""
         from zarr_core.points.read.reader import ZarrChunkReader
 
         self._store = f"{place}/store"
@@ -59,7 +57,6 @@ class Reader(Format):
         return self._reader.read_items(self._drawn(items))
 
     def read_batch(self, items: Sequence[tuple[str, int]]) -> Arrays:
-        """The same, decoded into the arrays of the batch."""
         draws = self._drawn(items)
         equal = self._reader.read_batch(draws)
         batch: Arrays = stacked(self._reader.read_items(draws)) if equal is None else dict(equal)
@@ -75,7 +72,6 @@ class _OpenArrays(Reader):
     """The arrays of the store in another library, kept open."""
 
     def open(self, place: str | Path, draws: Draws) -> None:
-        """Read the manifest."""
         super().open(place, draws)
         self._draws = draws
         self._arrays: dict[str, dict[str, Any]] = {}

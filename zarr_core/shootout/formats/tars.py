@@ -44,7 +44,6 @@ class WebDataset(Format):
     without_threads = "a stream has one reader"
 
     def prepare(self, samples: Samples, folder: Path) -> None:
-        """Deal the samples to the shards."""
         from webdataset import TarWriter
 
         shards = min(_SHARDS, len(samples.ids))
@@ -54,7 +53,6 @@ class WebDataset(Format):
                     write_item(writer, sample, samples)
 
     def open(self, place: str | Path, draws: Draws) -> None:
-        """Find the shards."""
         self._files, self._draws = Files(place), draws
         self._shards = self._files.names(".tar")
 
@@ -79,7 +77,6 @@ class IndexedTars(Format):
     """Shards of ``zarr-core export webdataset``, an item by its offset, as ``ShardStream`` reads them."""
 
     def prepare(self, samples: Samples, folder: Path) -> None:
-        """Export a store of the samples."""
         from zarr_core.exports import export_webdataset
 
         with tempfile.TemporaryDirectory(dir=folder.parent) as work:
@@ -87,7 +84,6 @@ class IndexedTars(Format):
             export_webdataset(f"{work}/store", folder, shards=min(_SHARDS, len(samples.ids)))
 
     def open(self, place: str | Path, draws: Draws) -> None:
-        """Read the index."""
         from zarr_core.exports import ShardItems
 
         self._items, self._draws = ShardItems(str(place)), draws

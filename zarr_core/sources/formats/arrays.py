@@ -22,7 +22,6 @@ class ArrayFile:
         self._file = file
 
     def values(self, choice: ArrayChoice) -> np.ndarray:
-        """The chosen field, (points,) or (points, components); raises ValueError."""
         with self._file.stream() as opened:
             columns = [self._read(opened, name) for name in choice.arrays or ("",)]
         values = columns[0] if len(columns) == 1 else np.stack(columns, axis=1)
@@ -36,7 +35,6 @@ class ArrayFile:
         return values * choice.scale
 
     def contents(self) -> Contents:
-        """Names and shapes of the arrays."""
         with self._file.stream() as opened:
             found = self._shapes(opened)
         arrays = []

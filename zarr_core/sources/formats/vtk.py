@@ -224,7 +224,6 @@ class VtkMesh:
         self._computed: dict[ArrayChoice, np.ndarray] = {}
 
     def values(self, choice: ArrayChoice) -> np.ndarray:
-        """The chosen field, (points,) or (points, components); raises ValueError."""
         if choice in self._computed:
             return self._computed[choice]
         chosen = self._chosen(choice)
@@ -258,7 +257,6 @@ class VtkMesh:
         return Contents(tuple(found.values()), points, cells, self._names, dimension)
 
     def mesh(self, choice: ArrayChoice) -> Mesh:
-        """Points and cells; raises ValueError."""
         points, types = [], []
         ids, ends = [], [np.zeros(1, np.int64)]  # of the cells, as VTK has them: without a copy
         first_point, first_id = [0], [0, 0]  # what to add to those of each part
