@@ -263,19 +263,13 @@ def _outside_splits(
     return counted("samples in no split", [sample_id for sample_id in found if sample_id not in inside])
 
 
-def hash_samples(selection: Selection) -> tuple[Selection, dict[str, str]]:
-    """The selection with the SHA-256 of every file, for fingerprints that copies of the files share.
-
-    Reads every file. Also returns why samples could not be read, by id; they are not in the new selection.
-    """
-    samples, unreadable = with_contents(selection.source, selection.samples)
-    return replace(selection, samples=samples), unreadable
-
-
 def with_contents(
     source: SampleSource, samples: Mapping[str, SourceSample]
 ) -> tuple[dict[str, SourceSample], dict[str, str]]:
-    """Samples with the SHA-256 of each of their files, and why the others could not be read, both by id."""
+    """Samples with the SHA-256 of each of their files, and why the others could not be read, both by id.
+
+    Reads every file. Fingerprints of such samples are the same for copies of the files.
+    """
 
     def hashed(sample: SourceSample) -> SourceSample | str:
         try:

@@ -12,7 +12,7 @@ from zarr_core.points.store.head import load_if_any
 from zarr_core.points.store.manifest import Quarantine, SampleEntry, StoreManifest
 from zarr_core.points.store.recorded_settings import choose_settings
 from zarr_core.sources.sample import FoundSamples, SourceSample
-from zarr_core.sources.selection import Selection, hash_samples, select_samples
+from zarr_core.sources.selection import Selection, select_samples, with_contents
 from zarr_core.storage import Storage
 
 
@@ -59,7 +59,8 @@ class ConversionJob:
         selection = select_samples(source, request.splits, request.sample_ids, found)
         unreadable: dict[str, str] = {}
         if fingerprints == "content":
-            selection, unreadable = hash_samples(selection)
+            samples, unreadable = with_contents(source, selection.samples)
+            selection = replace(selection, samples=samples)
         writer = GroupWriter(request.store_root, chosen, None if manifest is None else manifest.retention)
         return cls(request, selection, writer, manifest, fingerprints, unreadable)
 
