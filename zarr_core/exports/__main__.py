@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from cyclopts import App
-
 from zarr_core._util import command_line as cli
 
 app = cli.verb(
@@ -36,15 +34,10 @@ _FORMATS = {
 }
 
 
-def _add(parent: App, verb: str, name: str, text: str) -> None:
-    # By its import path, which defers the import: the formats need torch, h5py and pyarrow.
-    usage = f"Usage: zarr-core {verb} {name} STORE OUT [OPTIONS]"
-    parent.command(f"zarr_core.exports.commands:{name}", name=name, usage=usage, help=text)
-
-
-for _name, _text in _FORMATS.items():
-    _add(app, "export", _name, _text)
-for _name, _text in _MATRIX_FORMATS.items():
-    _add(matrix_formats, "matrix export", _name, _text)
+for _parent, _verb, _formats in (app, "export", _FORMATS), (matrix_formats, "matrix export", _MATRIX_FORMATS):
+    for _name, _text in _formats.items():
+        # By its import path, which defers the import: the formats need torch, h5py and pyarrow.
+        _usage = f"Usage: zarr-core {_verb} {_name} STORE OUT [OPTIONS]"
+        _parent.command(f"zarr_core.exports.commands:{_name}", name=_name, usage=_usage, help=_text)
 
 main = cli.program(app, __name__)

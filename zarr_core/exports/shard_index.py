@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field, TypeAdapter
 
-from zarr_core._util.documents import DocumentError, parse_model
+from zarr_core._util.documents import DocumentError, parse_model, to_json
 from zarr_core.errors import StoreError
 from zarr_core.format.names import check_relative_path
 from zarr_core.storage import Storage
@@ -109,7 +108,7 @@ class ShardIndex:
         """The content of ``index.json``. Equal exports give equal bytes."""
         document: dict[str, Any] = _INDEX.dump_python(self, mode="json")
         document |= {"items": self.items, "evenness": self.evenness, "complete": self.complete}
-        return (json.dumps(document, separators=(",", ":")) + "\n").encode()
+        return to_json(document)
 
 
 _INDEX = TypeAdapter(ShardIndex)
