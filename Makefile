@@ -28,12 +28,12 @@ demo: .venv/installed $(DAGSTER_HOME)/dagster.yaml  ## convert the bundled sampl
 ui: .venv/installed $(DAGSTER_HOME)/dagster.yaml  ## Dagster's webserver and daemon on http://127.0.0.1:3000
 	$(BIN)/dagster dev --workspace workspace.yaml --host 127.0.0.1 --port 3000
 
-# Two processes more than CI's machines have cores, since some tests wait for a daemon or a server. Bytecode is cached
+# One process more than CI's machines have cores, since some tests wait for a daemon or a server. Bytecode is cached
 # even where the environment forbids it, because dozens of processes import the same files. Each process has one thread
 # for numerics, because the processes already share the cores.
 test: .venv/installed  ## run all tests
 	rm -rf .pytest_cache/d/skipped
-	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder
+	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 test-extras: .venv/extras .venv-anndata .venv-lineage .venv-mds .venv-hydra  ## run what `make test` skipped; as root, with Debian's packages as well
 	tests/extras.sh
