@@ -171,6 +171,22 @@ def test_a_domain_is_one_request_and_a_cold_sample_one_more(packed: Path, s3_roo
         assert len(objects.requests) == requests
 
 
+def test_a_sample_that_a_batch_repeats_costs_as_many_requests_again(packed: Path, s3_root: str) -> None:
+    objects = Recorded()
+    reader = ZarrChunkReader(upload(packed, s3_root), objects_factory=objects)
+    chosen = reader.selection()
+    first, other = (reader.draws(chosen, sample_id) for sample_id in reader.sample_ids[:2])
+    reader.read_items([first, other])
+    counts = []
+    for batch in ([first], [other], [first, other, first]):
+        objects.requests.clear()
+        items = reader.read_items(batch)
+        counts.append(len(objects.requests))
+    assert counts[2] == 2 * counts[0] + counts[1]
+    assert_equal(items[0], items[2])
+    assert_equal(items[0], reader.read_sample(first.sample_id))
+
+
 @pytest.mark.parametrize("kept", ["on a disk", "in memory"])
 def test_what_a_cache_keeps_is_not_fetched_again(packed: Path, s3_root: str, tmp_path: Path, kept: str) -> None:
     options: Any = {"cache_dir": tmp_path / "cache"} if kept == "on a disk" else {"cache_bytes": 1 << 20}

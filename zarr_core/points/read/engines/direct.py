@@ -8,7 +8,7 @@ memory. After that, a field of a draw costs one range of one object. Groups whos
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
@@ -102,7 +102,7 @@ class DirectEngine(Engine):
         if files is not None and straight:
             _read_straight(files, straight)
         if requests:
-            order = sorted(range(len(work)), key=lambda number: _archive_position(work[number][0], requests[number]))
+            order = _in_order_of_archives([read for read, *_ in work], requests)
             self._execute(process, [work[number] for number in order], [requests[number] for number in order])
         if fallback_places:
             self._read_by_fallback(reads, fallback_places, results, out is None)
@@ -316,9 +316,20 @@ def _read_straight(files: LocalObjects, reads: Sequence[tuple[FieldRead, Straigh
                 raise _read_error(read, "", error) from error
 
 
-def _archive_position(read: FieldRead, request: Request) -> tuple[str, int]:
-    """Sorts requests so that neighbours in an archive follow each other. Others stay in their order."""
-    return (request.key, request.start) if read.entry.head else ("", 0)
+def _in_order_of_archives(reads: Sequence[FieldRead], requests: Sequence[Request]) -> list[int]:
+    """Numbers of the requests, sorted so that neighbours in an archive follow each other; others stay in their order.
+
+    Samples that are read again follow those that are read the first time: equal ranges are never joined.
+    """
+    times: Counter[Request] = Counter()
+    positions: list[tuple[str, int, int]] = []
+    for read, request in zip(reads, requests, strict=True):
+        if read.entry.head:
+            positions.append((request.key, times[request], request.start))
+            times[request] += 1
+        else:
+            positions.append(("", 0, 0))
+    return sorted(range(len(positions)), key=positions.__getitem__)
 
 
 def _read_error(read: FieldRead, request: str, error: Exception) -> Exception:
