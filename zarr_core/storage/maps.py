@@ -1,8 +1,8 @@
 """Memory maps of local files whose content never changes: a read of bytes that are in memory is a copy, no system call.
 
 A page of a map that cannot be read ends the process (SIGBUS) where ``read`` raises an error. So only files of disks of
-this machine are mapped, and their size is looked at before a copy (of points: at most a second before). What remains is
-a file that is truncated right then, and a disk that fails. With ``ZARR_CORE_MMAP=never`` in its environment, a process
+this machine are mapped, and their size is looked at at most a second before a copy. What remains is a file that is
+truncated right then, and a disk that fails. With ``ZARR_CORE_MMAP=never`` in its environment, a process
 maps nothing.
 """
 
@@ -28,6 +28,8 @@ _LOCAL = {"bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "overlay", "ramfs
 _SHARE_OF_MEMORY = 0.25
 _SHARE_OF_OPEN_FILES = 0.25
 _MAX_MAPS = 8192
+#: Seconds after which the size of a file is looked at again, which takes as long as a small copy.
+LOOK_AGAIN = 1.0
 
 
 class MappedChunks(NamedTuple):

@@ -5,7 +5,9 @@ The index of a shard costs one request and is kept in memory. Neighbouring chunk
 
 from __future__ import annotations
 
+import math
 import threading
+import time
 from array import array
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,10 +20,11 @@ from zarr_core._util.units import format_size
 from zarr_core.errors import CorruptChunkError, StoreError
 from zarr_core.format.array_metadata import CHECKSUM_BYTES
 from zarr_core.format.shards import ChunkIndex, decode_into, decode_shard_index, is_intact
+from zarr_core.matrix.store.copies import Copy
 from zarr_core.matrix.store.layout import ChunkLayout
 from zarr_core.storage.byte_ranges import CountingObjects, JoinedObjects, LocalObjects, Objects, Request
 from zarr_core.storage.checked import fetch_checked
-from zarr_core.storage.maps import MappedChunks
+from zarr_core.storage.maps import LOOK_AGAIN, MappedChunks
 
 _INDEX_BYTES = 64 << 20  # memory limit of the shard indices, per reading process
 _INDEX_ENTRY_BYTES = 25  # offset, length, place in a map, whether it is verified
@@ -108,6 +111,9 @@ class ChunkFetcher:
         self._objects, self.url = joined if cached is None else cached(joined), url
         self._shards: OrderedDict[str, KnownShard] = OrderedDict()
         self._index_bytes = 0
+        # Mapped shards whose files were seen to be whole since a second before ``_look_again``.
+        self._whole: dict[tuple[str, int], KnownShard] = {}
+        self._look_again = -math.inf
         self._lock = threading.Lock()
 
     def read(self, layout: ChunkLayout, chunks: Sequence[WantedChunk], out: np.ndarray) -> ReadCost:
@@ -196,11 +202,19 @@ class ChunkFetcher:
 
         fetch_checked(self._objects, [request for _, request in wanted], use_one)
 
-    def mapped(self, name: str) -> KnownShard | None:
-        """A shard whose verified chunks may be copied from a map; None if it must be read."""
-        shard = self._shards.get(name)
-        mapped = None if shard is None else shard.mapped
-        return None if mapped is None or mapped.file_size() < mapped.size else shard
+    def mapped(self, copy: Copy, value: str, number: int) -> KnownShard | None:
+        """A shard of the row-major copy whose verified chunks may be copied from a map; None if it must be read."""
+        now = time.monotonic()
+        if now >= self._look_again:
+            self._whole = {}
+            self._look_again = now + LOOK_AGAIN
+        shard = self._whole.get((value, number))
+        if shard is None:
+            shard = self._shards.get(copy.shard_name(value, number))
+            if shard is None or shard.mapped is None or shard.mapped.file_size() < shard.mapped.size:
+                return None
+            self._whole[value, number] = shard
+        return shard
 
     def _known_shards(self, layout: ChunkLayout, chunks: Sequence[WantedChunk]) -> dict[str, KnownShard]:
         """The shards by name."""

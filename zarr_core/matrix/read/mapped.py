@@ -43,19 +43,16 @@ def copy_mapped(
         cells = [(number, _indices(inside).tolist(), _indices(to).tolist()) for number, inside, to, _ in features]
         rest: list[np.ndarray] = []
         for samples in parts(positions, to, height):
-            shard = fetcher.mapped(copy.shard_name(value, samples.number))
+            shard = fetcher.mapped(copy, value, samples.number)
             if shard is None or not _copy_features(shard, samples, across, cells, out):
                 rest.append(np.array([_indices(samples.inside) + samples.number * height, _indices(samples.to)]))
         if not rest:
             return np.empty(0, np.int64)
         positions, to = np.concatenate(rest, axis=1)
     left: list[int] = []
-    shards: dict[int, KnownShard | None] = {}
     for place, position in zip(to.tolist(), positions.tolist(), strict=True):
         number, row = divmod(position, height)
-        if number not in shards:
-            shards[number] = fetcher.mapped(copy.shard_name(value, number))
-        shard = shards[number]
+        shard = fetcher.mapped(copy, value, number)
         if shard is None or not _copy_sample(shard, row * across, features, out[place]):
             left.append(place)
     return np.array(left, np.int64)
@@ -64,13 +61,15 @@ def copy_mapped(
 def _copy_sample(shard: KnownShard, first: int, features: Sequence[Part], cells: np.ndarray) -> bool:
     """Copy features of one sample, whose first chunk has a number; False if a chunk was not verified yet."""
     assert shard.mapped is not None
-    chunks, verified, slots = shard.mapped.chunks, shard.mapped.verified, shard.slots
-    for number, inside, to, _ in features:
-        slot = slots[first + number]
+    _, _, chunks, verified = shard.mapped
+    for number, inside, to, whole in features:
+        slot = shard.slots[first + number]
         if slot < 0:
             cells[to] = np.nan
         elif not verified[first + number]:
             return False
+        elif whole:
+            cells[to] = chunks[slot]
         elif isinstance(inside, slice) or not isinstance(to, slice):
             cells[to] = chunks[slot, inside]
         else:

@@ -265,7 +265,7 @@ def test_metadata_that_claims_any_size_takes_no_memory(store: Path, truth: dict[
 def test_a_mapped_archive_that_shrinks_is_an_error_and_no_signal(
     store: Path, monkeypatch: pytest.MonkeyPatch, size: int | str
 ) -> None:
-    monkeypatch.setattr(engine_maps, "_LOOK_AGAIN", 0.0)
+    monkeypatch.setattr(engine_maps, "LOOK_AGAIN", 0.0)
     reader = ZarrChunkReader(store)
     selection = reader.selection({})
     draws = [reader.draws(selection, run) for run in reader.sample_ids]

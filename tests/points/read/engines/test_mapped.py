@@ -153,7 +153,7 @@ def test_a_chunk_between_verified_ones_is_read_and_checked(store: Path) -> None:
 def test_a_mapped_file_that_shrinks_is_an_error_and_no_signal(
     store: Path, monkeypatch: pytest.MonkeyPatch, rows: int
 ) -> None:
-    monkeypatch.setattr(engine_maps, "_LOOK_AGAIN", 0.0)
+    monkeypatch.setattr(engine_maps, "LOOK_AGAIN", 0.0)
     reader = ZarrChunkReader(store)
     for _ in range(2):
         batch(reader, {})

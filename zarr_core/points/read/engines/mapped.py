@@ -19,10 +19,7 @@ from zarr_core.points.read.sampling import Draw
 from zarr_core.points.read.selection import SelectedColumn
 from zarr_core.points.store.manifest import SampleEntry
 from zarr_core.storage.byte_ranges import LocalObjects
-from zarr_core.storage.maps import MappedChunks
-
-# Seconds after which the sizes of a sample's files are looked at again, which takes as long as copying some fields.
-_LOOK_AGAIN = 1.0
+from zarr_core.storage.maps import LOOK_AGAIN, MappedChunks
 
 
 class MappedSample:
@@ -72,7 +69,7 @@ class MappedSample:
             for _, column, _, stream in columns:
                 out.append(reused_memory.empty((draws[stream].num_points, column.dim), column.dtype))
         now = time.monotonic()
-        if now - self._looked >= _LOOK_AGAIN:
+        if now - self._looked >= LOOK_AGAIN:
             for _, array in arrays:
                 if array.file_size() < array.size:
                     return None
