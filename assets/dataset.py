@@ -1,7 +1,6 @@
 """The declaration of a dataset of points: its source, its store and how samples are converted."""
 
 import hashlib
-from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -16,7 +15,7 @@ from resources.pools import PoolDeclaration
 from zarr_core._util.redaction import redact
 from zarr_core.errors import ZarrCoreError
 from zarr_core.points.convert.request import MAX_RETIRED_SHARE, ConversionRequest
-from zarr_core.points.store.settings import NO_OWN_DTYPE, ConversionSettings, Layout
+from zarr_core.points.store.settings import NO_BOUND, NO_OWN_DTYPE, ConversionSettings, Layout
 from zarr_core.sources import SourceDescription, resolve_kind
 
 
@@ -45,6 +44,9 @@ class DatasetDeclaration(Declaration):
         default=ConversionSettings.values_dtype, description="Stored dtype of everything but positions."
     )
     field_dtypes: dict[str, str] = Field(default={}, description="Stored dtype of single fields.")
+    max_errors: dict[str, str | float] = Field(
+        default={}, description="Largest error of single fields: a number in their units, or 1e-3std."
+    )
     codec: str = Field(default=ConversionSettings.codec, description="Compressor of the chunks, name or name:level.")
     shuffle_seed: int = Field(default=0, description="Seed of the order of points.")
     layout: Layout = Field(
@@ -104,6 +106,7 @@ class DatasetDeclaration(Declaration):
             self.codec,
             self.shuffle_seed,
             self.layout,
+            self.max_errors,
         )
 
     @property
@@ -167,26 +170,33 @@ class DatasetDeclaration(Declaration):
         return f"{self.name}_migrate"
 
     def request(
-        self, settings: ConversionSettings, fields_of_store: Iterable[str] = (), **options: Any
+        self, settings: ConversionSettings, held: ConversionSettings | None = None, **options: Any
     ) -> ConversionRequest:
         """What a run converts or publishes.
 
         Args:
             settings: how samples are written.
-            fields_of_store: fields that the store has a dtype for, and the kind no longer has.
+            held: settings of the store, which may name fields that the kind no longer has.
             **options: other fields of the request.
         """
-        # Every setting is named, also that a field has no dtype of its own.
-        dtypes = dict.fromkeys(fields_of_store, NO_OWN_DTYPE)
+        # Every setting is named, also that a field has no dtype and no error bound of its own.
+        dtypes: dict[str, str] = {} if held is None else dict.fromkeys(held.field_dtypes, NO_OWN_DTYPE)
+        bounds: dict[str, str | float] = {} if held is None else dict.fromkeys(held.max_errors, NO_BOUND)
         for name in self.description.fields:
             dtypes[name] = settings.field_dtypes.get(name, NO_OWN_DTYPE)
+            bounds[name] = settings.max_errors.get(name, NO_BOUND)
         return ConversionRequest(
             self.kind,
             self.store,
             source_url=self.source,
             splits=self.splits,
             fingerprint=self.fingerprint,
-            settings={**settings.to_document(), "layout": settings.layout, "field_dtypes": dtypes},
+            settings={
+                **settings.to_document(),
+                "layout": settings.layout,
+                "field_dtypes": dtypes,
+                "max_errors": bounds,
+            },
             **options,
         )
 

@@ -27,8 +27,7 @@ def migration_job(dataset: DatasetDeclaration) -> dg.JobDefinition:
         context.log.info(check_settings(KnownItems(context.instance, dataset), dataset, manifest, listing).description)
         held = current_settings(manifest)
         name = dataset.dataset_name or dataset.name
-        own = held.field_dtypes if held else ()
-        request = dataset.request(dataset.settings, own, dataset_name=name, reconvert=True)
+        request = dataset.request(dataset.settings, held, dataset_name=name, reconvert=True)
         manifest = publish_finished(request, stores.found(dataset.kind, dataset.source)).manifest
         state = check_settings(KnownItems(context.instance, dataset), dataset, manifest, listing)
         context.log.info(f"generation {manifest.generation}: {state.description}")

@@ -57,7 +57,7 @@ zarr-core convert /data/store --source /data/cars --dataset-kind cars.yaml --rec
 
 
 @app.default
-@cli.command(ConversionRequest, settings=ConversionSettings, without=("root", "settings", "field_dtypes"))
+@cli.command(ConversionRequest, settings=ConversionSettings, without=("root", "settings", "field_dtypes", "max_errors"))
 def _command(
     store: Annotated[str, cli.option(f"{cli.STORE_HELP} It is created or extended.", "--output")],
     *,
@@ -69,6 +69,13 @@ def _command(
     source_url: Annotated[str | None, Parameter(show=False)] = None,
     field_dtype: Annotated[
         list[str] | None, cli.option("Stored dtype of single fields; 'default' removes one.", metavar="FIELD=DTYPE")
+    ] = None,
+    max_error: Annotated[
+        list[str] | None,
+        cli.option(
+            "Largest error of single fields, in their units or standard deviations of a sample; 'none' removes one.",
+            metavar="FIELD=ERROR",
+        ),
     ] = None,
     retire_vanished: Annotated[
         bool, cli.flag("Remove samples from the manifest that the source no longer has; their bytes stay until gc.")
@@ -96,6 +103,8 @@ def _command(
             settings[name] = value
     if field_dtype:
         settings["field_dtypes"] = cli.pairs("--field-dtype", field_dtype, "FIELD=DTYPE, as volume_vorticity=float32")
+    if max_error:
+        settings["max_errors"] = cli.pairs("--max-error", max_error, "FIELD=ERROR, as volume_velocity=1e-3std")
     try:
         request = ConversionRequest(
             dataset_kind,

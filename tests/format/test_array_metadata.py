@@ -12,6 +12,7 @@ import zarr.codecs
 import zarr.storage
 from hypothesis import given
 from hypothesis import strategies as st
+from zarr.codecs.numcodecs import PCodec
 
 from tests.helpers.examples import LAYOUTS
 from zarr_core.errors import StoreError
@@ -28,7 +29,11 @@ def test_the_metadata_equals_that_of_zarr_python(codec: str, checksum: bool) -> 
         "blosc-zstd": [zarr.codecs.BloscCodec(cname="zstd", clevel=3, shuffle="shuffle")],
         "zstd": [zarr.codecs.ZstdCodec(level=3)],
         "none": [],
+        "bitshuffle-lz4": [zarr.codecs.BloscCodec(cname="lz4", clevel=5, shuffle="bitshuffle")],
+        "bitshuffle-zstd": [zarr.codecs.BloscCodec(cname="zstd", clevel=3, shuffle="bitshuffle")],
+        "pcodec": [],
     }[codec]
+    pcodec = {"serializer": PCodec(level=8, mode_spec="classic", delta_spec="none")} if codec == "pcodec" else {}
     array = zarr.create_array(
         zarr.storage.MemoryStore(),
         shape=(1000, 3),
@@ -38,6 +43,7 @@ def test_the_metadata_equals_that_of_zarr_python(codec: str, checksum: bool) -> 
         compressors=[*compressor, *([zarr.codecs.Crc32cCodec()] if checksum else [])],
         fill_value=0,
         zarr_format=3,
+        **pcodec,
     )
     assert layout.to_zarr_json() == json.loads(json.dumps(array.metadata.to_dict()))
 

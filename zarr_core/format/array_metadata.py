@@ -7,6 +7,7 @@ entry of the archive. Any Zarr v3 reader opens the result.
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,13 +16,15 @@ from typing import Any
 import numpy as np
 
 from zarr_core.errors import SourceError, StoreError
-from zarr_core.format.codecs import Codec
+from zarr_core.format.codecs import LITTLE_ENDIAN, Codec
 from zarr_core.format.names import check_relative_path
 
 VALUE_DTYPES = ("float16", "float32", "float64")
 COORDS_DTYPE = "float32"
 # Stored dtype of all other fields, unless another one is chosen.
 VALUES_DTYPE = "float16"
+# Dtype of the values of a field with an error bound.
+BOUNDED_DTYPE = "float32"
 
 # Upper limits per array. They protect the reader's memory against hostile metadata.
 MAX_CHUNKS = 1 << 22
@@ -30,7 +33,6 @@ MAX_COMPONENTS = 10_000
 MAX_CHUNK_BYTES = 2**31 - 1  # also Blosc's limit
 
 CHECKSUM_BYTES = 4
-_LITTLE_ENDIAN = {"name": "bytes", "configuration": {"endian": "little"}}
 _CRC32C = {"name": "crc32c"}
 _KEY_ENCODING = {"name": "default", "configuration": {"separator": "/"}}
 
@@ -50,6 +52,8 @@ class ArrayLayout:
         units: of the values, as the attribute ``units`` of the CF conventions; "" if they are not known.
         domain: of the field, for the names of the dimensions; "" writes none. Readers of this library ignore them.
         sharded: whether chunks lie in shards; otherwise each is an object.
+        max_error: bound of the difference of a stored value and its source, as the attribute ``max_error``; None: there
+            is none.
     """
 
     n_points: int
@@ -62,6 +66,7 @@ class ArrayLayout:
     units: str = field(default="", compare=False)
     domain: str = field(default="", compare=False)
     sharded: bool = True
+    max_error: float | None = None
 
     @property
     def n_chunks(self) -> int:
@@ -116,17 +121,21 @@ class ArrayLayout:
 
     def to_zarr_json(self) -> dict[str, Any]:
         """The array's ``zarr.json``."""
-        compressors = self.codec.to_zarr_json(np.dtype(self.dtype).itemsize)
-        codecs = [_LITTLE_ENDIAN, *compressors, *([_CRC32C] if self.checksum else [])]
+        codecs = self.codec.to_zarr_json(self.dtype)
+        if self.checksum:
+            codecs.append(_CRC32C)
         if self.sharded:
             sharding = {
                 "chunk_shape": [self.chunk_points, self.dim],
                 "codecs": codecs,
-                "index_codecs": [_LITTLE_ENDIAN, _CRC32C],
+                "index_codecs": [LITTLE_ENDIAN, _CRC32C],
                 "index_location": "end",
             }
             codecs = [{"name": "sharding_indexed", "configuration": sharding}]
         names = {"dimension_names": list(self.dimension_names)} if self.domain else {}
+        attributes: dict[str, Any] = {"units": self.units} if self.units else {}
+        if self.max_error is not None:
+            attributes["max_error"] = self.max_error
         return {
             "shape": [self.n_points, self.dim],
             "data_type": self.dtype,
@@ -134,7 +143,7 @@ class ArrayLayout:
             "chunk_key_encoding": _KEY_ENCODING,
             "fill_value": 0.0,
             "codecs": codecs,
-            "attributes": {"units": self.units} if self.units else {},
+            "attributes": attributes,
             "zarr_format": 3,
             "node_type": "array",
             "storage_transformers": [],
@@ -149,25 +158,26 @@ class ArrayLayout:
             dtype, fill_value = metadata["data_type"], metadata["fill_value"]
             key_encoding = metadata["chunk_key_encoding"]
             (chunk_points, chunk_dim), codecs, sharded = _chunks_of(metadata)
-            endian, *compressors = codecs
+            max_error = metadata.get("attributes", {}).get("max_error")
         except (KeyError, TypeError, ValueError) as error:
             raise StoreError(f"array metadata is incomplete or not sharded: {error!r}") from error
         if not (
-            endian == _LITTLE_ENDIAN
-            and key_encoding == _KEY_ENCODING
+            key_encoding == _KEY_ENCODING
             and dtype in VALUE_DTYPES
             and dim == shard_dim == chunk_dim
             and all(type(count) is int and count > 0 for count in (n_points, dim, chunk_points, shard_points))
             and shard_points % chunk_points == 0
             and fill_value == 0
             and not metadata.get("storage_transformers")
+            and (max_error is None or (type(max_error) is float and 0 <= max_error < math.inf))
         ):
             raise StoreError("this library does not write such an array layout; read the array with zarr-python")
-        checksum = bool(compressors) and compressors[-1] == _CRC32C
-        if checksum:
-            compressors = compressors[:-1]
-        compressor = Codec.from_zarr_json(compressors)
-        layout = cls(n_points, dim, chunk_points, shard_points, dtype, compressor, checksum, sharded=sharded)
+        checksum = bool(codecs) and codecs[-1] == _CRC32C
+        codec = Codec.from_zarr_json(codecs[:-1] if checksum else codecs)
+        if codec.scale is not None and dtype != BOUNDED_DTYPE:
+            raise StoreError(f"an array of {dtype} has scaled values; read the array with zarr-python")
+        grid = n_points, dim, chunk_points, shard_points
+        layout = cls(*grid, dtype, codec, checksum, sharded=sharded, max_error=max_error)
         if layout.excess:
             raise StoreError(f"array of {layout.excess} exceeds the limits of a store")
         return layout

@@ -1,9 +1,15 @@
-"""Compressors of chunks: their names, their levels, and their entries in Zarr v3 metadata."""
+"""Codecs of chunks: their names, their levels, and their entries in Zarr v3 metadata.
+
+A field with an error bound is float32 in memory and in the metadata of its array, and integers in its chunks:
+``value = integer / scale``. The scale belongs to the codecs (``numcodecs.fixedscaleoffset``), so that zarr-python and
+what is built on it decode the values by themselves, and no reader takes the integers for values.
+"""
 
 from __future__ import annotations
 
+import math
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
@@ -12,25 +18,54 @@ import numpy as np
 
 from zarr_core._util.numcodecs import Blosc, Zstd, blosc
 from zarr_core.errors import SourceError, StoreError
+from zarr_core.format import pcodec
 
 _BLOSC_HEADER = struct.Struct("<4xI4xI")  # decoded size, frame size
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
-_DEFAULT_LEVELS = {"blosc-lz4": 5, "blosc-zstd": 3, "zstd": 3, "none": 0}
-_MAX_LEVELS = {"blosc-lz4": 9, "blosc-zstd": 9, "zstd": 22, "none": 0}
+_DEFAULT_LEVELS = {
+    "blosc-lz4": 5,
+    "blosc-zstd": 3,
+    "zstd": 3,
+    "none": 0,
+    "bitshuffle-lz4": 5,
+    "bitshuffle-zstd": 3,
+    "pcodec": 8,
+}
+_MAX_LEVELS = _DEFAULT_LEVELS | {
+    "blosc-lz4": 9,
+    "blosc-zstd": 9,
+    "zstd": 22,
+    "bitshuffle-lz4": 9,
+    "bitshuffle-zstd": 9,
+    "pcodec": 12,
+}
 CODECS = tuple(_DEFAULT_LEVELS)
 # Points in random order hardly compress: lz4 stores 5 % less, and a draw from a local disk is then several times slower
 # (docs/format.md). Training reads more often than it stores.
 DEFAULT_CODEC = "none"
+#: Codec of fields with an error bound where the store has none: integers are to be compressed.
+BOUNDED_CODEC = "pcodec"
+#: The codec of numbers as bytes.
+LITTLE_ENDIAN = {"name": "bytes", "configuration": {"endian": "little"}}
 # One thread per worker: workers run side by side, and their output must not depend on the number of cores.
 blosc.use_threads = False
 
 
 @dataclass(frozen=True)
 class Codec:
-    """A compressor by name: "blosc-lz4", "blosc-zstd" (both with byte shuffle), "zstd" or "none", and its level."""
+    """How the values of a chunk become bytes.
+
+    Attributes:
+        name: "blosc-lz4", "blosc-zstd" (with byte shuffle), "bitshuffle-lz4", "bitshuffle-zstd" (Blosc with bit
+            shuffle), "pcodec", "zstd" or "none".
+        level: of the compressor.
+        scale: of float32 values that are stored as int32, values times the scale; None for values as they are. The
+            values must be multiples of 1 / scale, as :mod:`zarr_core.format.bounds` makes them.
+    """
 
     name: str
     level: int
+    scale: float | None = None
 
     @classmethod
     def parse(cls, text: str) -> Codec:
@@ -48,20 +83,26 @@ class Codec:
 
     @cached_property
     def _is_blosc(self) -> bool:
-        return self.name.startswith("blosc")
+        return self.name.startswith(("blosc", "bitshuffle"))
 
     @cached_property
     def _compressor(self) -> Any:
         match self.name:
-            case "none":
+            case "none" | "pcodec":
                 return None
             case "zstd":
                 return Zstd(level=self.level)
             case name:
-                return Blosc(cname=name.removeprefix("blosc-"), clevel=self.level, shuffle=Blosc.SHUFFLE)
+                method, _, cname = name.partition("-")
+                shuffle = Blosc.BITSHUFFLE if method == "bitshuffle" else Blosc.SHUFFLE
+                return Blosc(cname=cname, clevel=self.level, shuffle=shuffle)
 
     def encode(self, chunk: np.ndarray) -> bytes:
         """Compressed bytes of a C-contiguous array."""
+        if self.scale is not None:
+            chunk = np.rint(chunk * np.float64(self.scale)).astype("<i4")
+        if self.name == "pcodec":
+            return pcodec.compress(chunk, self.level)
         return chunk.tobytes() if self._compressor is None else bytes(self._compressor.encode(chunk))
 
     def decoded_bytes(self, data: bytes | np.ndarray, stored: int) -> int:
@@ -79,10 +120,23 @@ class Codec:
             if frame != stored:  # the decoder would trust it and read beyond the end
                 raise ValueError(f"a frame of {frame} bytes in {stored}")
             return int(decoded)
-        return stored if self._compressor is None else _zstd_content_size(bytes(data[:18]))
+        if self.name == "zstd":
+            return _zstd_content_size(bytes(data[:18]))
+        return stored
 
     def decode(self, data: bytes | np.ndarray, out: np.ndarray) -> None:
         """Decompress into a C-contiguous array; raises RuntimeError or ValueError if that fails."""
+        if self.scale is None:
+            self._decompress(data, out)
+            return
+        integers = out.view("<i4")
+        self._decompress(data, integers)
+        np.divide(integers, np.float32(self.scale), out=out, dtype=np.float32, casting="unsafe")
+
+    def _decompress(self, data: bytes | np.ndarray, out: np.ndarray) -> None:
+        if self.name == "pcodec":
+            pcodec.decompress(data, out)
+            return
         # Decoders silently fill part of a buffer, and a damaged frame may claim any size.
         size = self.decoded_bytes(data, len(data))
         if size != out.nbytes:
@@ -94,34 +148,65 @@ class Codec:
         else:
             out.reshape(-1).view(np.uint8)[:] = np.frombuffer(data, np.uint8)
 
-    def to_zarr_json(self, itemsize: int) -> list[dict[str, Any]]:
-        """Entries for the codec chain of an array's metadata."""
-        match self.name:
-            case "none":
-                return []
-            case "zstd":
-                return [{"name": "zstd", "configuration": {"level": self.level, "checksum": False}}]
-            case name:
-                configuration = {
-                    "typesize": itemsize,
-                    "cname": name.removeprefix("blosc-"),
-                    "clevel": self.level,
-                    "shuffle": "shuffle",
-                    "blocksize": 0,
-                }
-                return [{"name": "blosc", "configuration": configuration}]
+    def to_zarr_json(self, dtype: str) -> list[dict[str, Any]]:
+        """The codecs of an array's metadata, without its checksum.
+
+        Args:
+            dtype: of the values.
+        """
+        scaling = []
+        if self.scale is not None:
+            configuration = {"offset": 0, "scale": self.scale, "dtype": "<f4", "astype": "<i4"}
+            scaling = [{"name": "numcodecs.fixedscaleoffset", "configuration": configuration}]
+        if self.name == "pcodec":
+            return [*scaling, {"name": "numcodecs.pcodec", "configuration": {"level": self.level} | pcodec.OPTIONS}]
+        chain = [*scaling, LITTLE_ENDIAN]
+        if self.name == "zstd":
+            chain.append({"name": "zstd", "configuration": {"level": self.level, "checksum": False}})
+        elif self.name != "none":
+            method, _, cname = self.name.partition("-")
+            configuration = {
+                "typesize": np.dtype(dtype).itemsize,
+                "cname": cname,
+                "clevel": self.level,
+                "shuffle": "bitshuffle" if method == "bitshuffle" else "shuffle",
+                "blocksize": 0,
+            }
+            chain.append({"name": "blosc", "configuration": configuration})
+        return chain
 
     @classmethod
-    def from_zarr_json(cls, entries: list[Mapping[str, Any]]) -> Codec:
-        """Read a codec chain; raises StoreError for one that this library does not write."""
+    def from_zarr_json(cls, entries: Sequence[Mapping[str, Any]]) -> Codec:
+        """Read codecs without a checksum; raises StoreError for those that this library does not write."""
+        scale: float | None = None
+        rest: Sequence[Mapping[str, Any]] = entries
         match entries:
-            case []:
-                return _codec("none", 0)
-            case [{"name": "zstd", "configuration": {"level": int(level)}}]:
-                return _codec("zstd", level)
-            case [{"name": "blosc", "configuration": {"cname": ("lz4" | "zstd") as cname, "clevel": int(level)}}]:
-                return _codec(f"blosc-{cname}", level)
-        raise StoreError(f"this library does not write the compressor {entries}; read the array with zarr-python")
+            case [{"name": "numcodecs.fixedscaleoffset", "configuration": {"scale": float(number)}}, *following]:
+                scale, rest = number, following
+        found = None
+        match rest:
+            case [{"name": "numcodecs.pcodec", "configuration": {"level": int(level)}}]:
+                found = _codec("pcodec", level, scale)
+            case [{"name": "bytes"}]:
+                found = _codec("none", 0, scale)
+            case [{"name": "bytes"}, {"name": "zstd", "configuration": {"level": int(level)}}]:
+                found = _codec("zstd", level, scale)
+            case [{"name": "bytes"}, {"name": "blosc", "configuration": {"cname": "lz4" | "zstd" as cname} as blosc_}]:
+                method = "bitshuffle" if blosc_.get("shuffle") == "bitshuffle" else "blosc"
+                level = blosc_.get("clevel")
+                if type(level) is int:
+                    found = _codec(f"{method}-{cname}", level, scale)
+        if found is None or not found._describes(entries):
+            raise StoreError(f"this library does not write the codecs {entries}; read the array with zarr-python")
+        return found
+
+    def _describes(self, entries: Sequence[Mapping[str, Any]]) -> bool:
+        """Whether codecs that are not compressors are those that :meth:`to_zarr_json` writes."""
+        if self.scale is not None and not 0 < self.scale < math.inf:
+            return False
+        written = self.to_zarr_json("float32")
+        plain = ("bytes", "numcodecs.fixedscaleoffset", "numcodecs.pcodec")
+        return all(ours == theirs for ours, theirs in zip(written, entries, strict=True) if ours["name"] in plain)
 
 
 def _zstd_content_size(header: bytes) -> int:
@@ -136,6 +221,6 @@ def _zstd_content_size(header: bytes) -> int:
 
 
 @lru_cache(64)
-def _codec(name: str, level: int) -> Codec:
+def _codec(name: str, level: int, scale: float | None) -> Codec:
     """Equal codecs share one object, because readers keep thousands of layouts."""
-    return Codec(name, level)
+    return Codec(name, level, scale)

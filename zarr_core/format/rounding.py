@@ -124,6 +124,11 @@ class RoundingAccumulator:
                 largest = self._largest[:width]
                 np.maximum(largest, np.maximum(part.max(axis=0), -part.min(axis=0)), out=largest)
 
+    @property
+    def largest(self) -> float:
+        """The largest absolute difference."""
+        return float(self._largest.max())
+
     def result(self, std: np.ndarray) -> RoundingError:
         """The error relative to standard deviations, shape (dim,); infinite where one is 0 but values were changed."""
         squares = self._squares.reshape(_SIDE_BY_SIDE, -1).sum(axis=0)

@@ -18,6 +18,8 @@ from tests.helpers.published_store import write_published_store
 from tests.helpers.small_source import KIND, load_field, write_source
 from zarr_core.convert import convert
 from zarr_core.errors import SourceError
+from zarr_core.format.array_metadata import ArrayLayout
+from zarr_core.format.codecs import Codec
 from zarr_core.points.verify.source import UnorderedComparison, _missing_rows
 from zarr_core.points.verify.store import VerificationReport, verify_store
 from zarr_core.sources import resolve_kind
@@ -145,7 +147,8 @@ def test_rows_are_compared_as_multisets(rows: list[tuple[float, float]], random:
     comparisons = []
     for column, dtype in enumerate(("float32", "float16")):
         source, kept = (np.array([[row[column]] for row in some], "float32") for some in (rows, stored))
-        comparison = UnorderedComparison(source, np.empty(0, np.int64), dtype, "")
+        layout = ArrayLayout(len(rows), 1, len(rows), len(rows), dtype, Codec.parse("none"))
+        comparison = UnorderedComparison(source, np.empty(0, np.int64), layout, "")
         comparison.compare(0, kept.astype(dtype))
         comparisons.append(comparison)
     missing = sum((Counter(stored) - Counter(rows)).values())

@@ -125,7 +125,8 @@ def convert(
             because the whole source has to be listed.
         workers, executor, progress: as for :func:`run_conversion`.
         **settings: ``chunk_points``, ``shard_points``, ``values_dtype``, ``field_dtypes``, ``codec``,
-            ``shuffle_seed`` and ``layout``, as in :class:`zarr_core.points.store.settings.ConversionSettings`.
+            ``shuffle_seed``, ``layout`` and ``max_errors``, as in
+            :class:`zarr_core.points.store.settings.ConversionSettings`.
 
     Raises:
         SourceError: the source cannot be used, or holds nothing to convert; a setting is invalid.

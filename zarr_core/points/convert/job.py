@@ -53,8 +53,9 @@ class ConversionJob:
         manifest = load_if_any(storage)
         check_dataset(storage, manifest, source.description.name, request.dataset_name)
         chosen = choose_settings(storage, manifest, request.settings, reconvert=request.reconvert)
-        # Fields that the store has a dtype for may have been removed from the kind; those of the caller must exist.
-        replace(chosen, field_dtypes=request.settings.get("field_dtypes", {})).check_fields(source.description.fields)
+        # Fields that the settings of the store name may be gone from the kind; those of the caller must exist.
+        given = {name: request.settings.get(name, {}) for name in ("field_dtypes", "max_errors")}
+        replace(chosen, **given).check_fields(source.description.fields)
         fingerprints = _choose_fingerprints(manifest, request.fingerprint)
         selection = select_samples(source, request.splits, request.sample_ids, found)
         unreadable: dict[str, str] = {}

@@ -44,6 +44,7 @@ class ZarrStoreWriter:
         shuffle_seed, chunk_points, shard_points, values_dtype, field_dtypes: settings of the conversion.
         coords_dtype: "float32"; positions have no other dtype.
         compression_level: of blosc with zstd.
+        max_errors: error bounds of fields, another setting of the conversion.
 
     Raises:
         SourceError: a setting or the file map is invalid.
@@ -61,6 +62,7 @@ class ZarrStoreWriter:
         values_dtype: str | None = None,
         field_dtypes: Mapping[str, str] | None = None,
         compression_level: int | None = None,
+        max_errors: Mapping[str, str | float] | None = None,
     ) -> None:
         if coords_dtype != COORDS_DTYPE:
             raise SourceError(f"coords_dtype must be {COORDS_DTYPE}, not {coords_dtype!r}: positions are exact")
@@ -70,6 +72,7 @@ class ZarrStoreWriter:
             "shard_points": shard_points,
             "values_dtype": values_dtype,
             "field_dtypes": field_dtypes,
+            "max_errors": max_errors,
             "codec": None if compression_level is None else f"{_CODEC}:{compression_level}",
         }
         #: The settings that the caller gave, by name.

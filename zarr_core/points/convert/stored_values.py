@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,6 +11,7 @@ import numpy as np
 from zarr_core._util.plain_arrays import plain_tensor
 from zarr_core.errors import SampleError
 from zarr_core.format.array_metadata import ArrayLayout
+from zarr_core.format.bounds import ErrorBound, scale_for, to_multiples
 from zarr_core.format.moments import FieldMoments
 from zarr_core.format.names import FieldName
 from zarr_core.format.rounding import RoundingAccumulator, RoundingError
@@ -57,6 +59,19 @@ def is_lossless(values: torch.Tensor, dtype: str) -> bool:
     return dtype != "float16" if source == "bfloat16" else np.can_cast(source, dtype)
 
 
+def bounded(layout: ArrayLayout, bound: ErrorBound, values: torch.Tensor) -> ArrayLayout:
+    """The layout of an array whose values keep an error bound.
+
+    Args:
+        layout: without the bound.
+        bound: of the field.
+        values: of the sample; those that are not finite are refused later.
+    """
+    max_error = bound.of(values)
+    scale = scale_for(max_error, max(float(values.max()), -float(values.min())))
+    return replace(layout, codec=replace(layout.codec, scale=scale), max_error=max_error)
+
+
 def stored_blocks(
     values: torch.Tensor, rows: np.ndarray, layout: ArrayLayout, rounding: RoundingAccumulator | None = None
 ) -> Iterator[np.ndarray]:
@@ -69,14 +84,14 @@ def stored_blocks(
         values: (n_points, dim), as :func:`as_points` returns them.
         rows: numbers of the rows, int64.
         layout: of the array.
-        rounding: gets the error of each block; None if :func:`is_lossless`.
+        rounding: gets the error of each block; None if there is none.
     """
     import torch
 
     slab = max(_SLAB_BYTES // (layout.dim * values.element_size()), 1)
     block = min(max(_BLOCK_POINTS // layout.chunk_points, 1) * layout.chunk_points, len(rows))
     slab = max(slab // block, 1) * block
-    dtype = getattr(torch, layout.dtype)
+    dtype, scale = getattr(torch, layout.dtype), layout.codec.scale
     stored = torch.empty((block, layout.dim), dtype=dtype)
     # The difference of a float32 and its rounding to float16 is a float32 number; integers need more digits.
     precise = torch.float32 if values.dtype in (torch.float32, torch.bfloat16) else torch.float64
@@ -84,11 +99,13 @@ def stored_blocks(
     for gathered in _gathered(values, rows, slab):
         for first in range(0, len(gathered), block):
             source = gathered[first : first + block]
-            if source.dtype is dtype:
+            if source.dtype is dtype and scale is None:
                 yield source.numpy()
                 continue
             cast = stored[: len(source)]
             _cast(source, cast)
+            if scale is not None:
+                to_multiples(cast.numpy(), scale)
             if rounding is not None:
                 _measure(source, cast, difference, rounding)
             yield cast.numpy()
@@ -162,9 +179,16 @@ def checked_rounding(
     """The error of the stored values. Components whose source is constant count as exact.
 
     Raises:
-        SampleError: the error of another component exceeds a limit of :mod:`zarr_core.format.rounding`.
+        SampleError: the error exceeds the bound of the field; without one, the error of another component exceeds a
+            limit of :mod:`zarr_core.format.rounding`.
     """
     error = rounding.result(moments.std)
+    if layout.max_error is not None:
+        if not rounding.largest <= layout.max_error:
+            reason = f"its error bound is {layout.max_error:.6g}, float32 changes a value by {rounding.largest:.6g}"
+            way_out = f"use a larger --max-error, or none and --field-dtype {name.canonical}=float64"
+            raise SampleError(sample_id, name.canonical, reason, way_out)
+        return error.without(moments.std == 0)
     if error.lossy.any():
         error = error.without((values.amax(dim=0) == values.amin(dim=0)).numpy())
     if error.lossy.any():

@@ -25,7 +25,14 @@ from zarr_core.format.rounding import RoundingAccumulator, RoundingError
 from zarr_core.format.shards import encode_shard, pack_lengths
 from zarr_core.format.shuffle import shuffle_permutation
 from zarr_core.points.convert.comparison import GroupComparison
-from zarr_core.points.convert.stored_values import as_points, checked_rounding, is_lossless, not_finite, stored_blocks
+from zarr_core.points.convert.stored_values import (
+    as_points,
+    bounded,
+    checked_rounding,
+    is_lossless,
+    not_finite,
+    stored_blocks,
+)
 from zarr_core.points.store.group import GROUP_FORMAT, entry_of, group_of, head_of, is_complete
 from zarr_core.points.store.manifest import Quarantine, SampleEntry
 from zarr_core.points.store.mesh import Write, write_mesh
@@ -286,6 +293,9 @@ class GroupWriter:
         layout = self.settings.array_layout(file.field, len(values), values.shape[1])
         if file.choice is not None:
             layout = replace(layout, units=file.choice.units)
+        bound = self.settings.bound_of(file.field)
+        if bound is not None:
+            layout = bounded(layout, bound, values)
         if layout.excess:
             reason = f"has {layout.excess}; no reader opens such an array"
             raise SampleError(sample_id, file.field.canonical, reason, "check the shape and chunk_points")
@@ -370,7 +380,8 @@ class _Array:
         self.lengths: list[int] = []
         self._field = (sample_id, name, layout, values)
         self._moments = MomentsAccumulator()
-        self._rounding = None if is_lossless(values, layout.dtype) else RoundingAccumulator(layout.dim)
+        exact = layout.codec.scale is None and is_lossless(values, layout.dtype)
+        self._rounding = None if exact else RoundingAccumulator(layout.dim)
 
     def write(self, permutation: np.ndarray, path: str, write: Write) -> int:
         """Write all shards, or all chunks of an array without shards; returns their bytes."""

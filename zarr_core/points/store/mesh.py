@@ -121,7 +121,7 @@ def _metadata(values: np.ndarray, rows: int) -> dict[str, Any]:
         "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [rows, values.shape[1]]}},
         "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
         "fill_value": 0,
-        "codecs": [to_bytes, *_CODEC.to_zarr_json(values.dtype.itemsize), {"name": "crc32c"}],
+        "codecs": [to_bytes, *_CODEC.to_zarr_json(values.dtype.name)[1:], {"name": "crc32c"}],
         "attributes": {},
         "zarr_format": 3,
         "node_type": "array",

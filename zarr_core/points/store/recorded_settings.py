@@ -13,11 +13,11 @@ from typing import Any
 from zarr_core._util.arguments import check_mapping
 from zarr_core.errors import ManifestError, SourceError, StoreError
 from zarr_core.points.store.manifest import Conversion, StoreManifest
-from zarr_core.points.store.settings import FIELD_DTYPES_EXAMPLE, ConversionSettings
+from zarr_core.points.store.settings import FIELD_DTYPES_EXAMPLE, MAX_ERRORS_EXAMPLE, ConversionSettings
 from zarr_core.storage import Storage
 
 # What a document leaves out.
-_DEFAULTS: Mapping[str, Any] = {"layout": ConversionSettings.layout}
+_DEFAULTS: Mapping[str, Any] = {"layout": ConversionSettings.layout, "max_errors": {}}
 
 
 def choose_settings(
@@ -28,8 +28,8 @@ def choose_settings(
     Args:
         storage: the store.
         manifest: its current manifest; None if there is no store yet.
-        given: the settings that the caller gave, by name. ``field_dtypes`` are added to those of the store, except
-            "default", which removes the field's.
+        given: the settings that the caller gave, by name. ``field_dtypes`` and ``max_errors`` are added to those of the
+            store, except "default" and "none", which remove the field's.
         reconvert: use the given settings even if they contradict the store.
 
     Raises:
@@ -40,9 +40,12 @@ def choose_settings(
     recorded = None if manifest is None else _settings_of(storage, manifest, given, reconvert)
     if manifest is None or recorded is None:
         return _without_shards(ConversionSettings(**given), given)
-    dtypes = given.get("field_dtypes", {})
-    check_mapping("field_dtypes", dtypes, FIELD_DTYPES_EXAMPLE)
-    chosen = replace(recorded, **{**given, "field_dtypes": {**recorded.field_dtypes, **dtypes}})
+    by_field = {}
+    for name, example in (("field_dtypes", FIELD_DTYPES_EXAMPLE), ("max_errors", MAX_ERRORS_EXAMPLE)):
+        added = given.get(name, {})
+        check_mapping(name, added, example)
+        by_field[name] = {**getattr(recorded, name), **added}
+    chosen = replace(recorded, **{**given, **by_field})
     if manifest.samples and not reconvert:
         check_agreement(storage, recorded, chosen)
     return _without_shards(chosen, given)

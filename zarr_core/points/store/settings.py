@@ -11,14 +11,25 @@ from typing import Any, Literal, get_args
 
 from zarr_core._util.arguments import check_mapping, whole_number
 from zarr_core.errors import SourceError
-from zarr_core.format.array_metadata import COORDS_DTYPE, MAX_POINTS, VALUE_DTYPES, VALUES_DTYPE, ArrayLayout
-from zarr_core.format.codecs import DEFAULT_CODEC, Codec
+from zarr_core.format.array_metadata import (
+    BOUNDED_DTYPE,
+    COORDS_DTYPE,
+    MAX_POINTS,
+    VALUE_DTYPES,
+    VALUES_DTYPE,
+    ArrayLayout,
+)
+from zarr_core.format.bounds import ErrorBound
+from zarr_core.format.codecs import BOUNDED_CODEC, DEFAULT_CODEC, Codec
 from zarr_core.format.names import FieldName
 from zarr_core.points.store.group import GROUP_FORMAT
 
 FIELD_DTYPES_EXAMPLE = "{'surface_pressure': 'float32'}"
 #: As the dtype of a field in ``field_dtypes``: the field has no dtype of its own (any more).
 NO_OWN_DTYPE = "default"
+MAX_ERRORS_EXAMPLE = "{'volume_velocity': '1e-3std'}"
+#: As the bound of a field in ``max_errors``: the field has no bound (any more).
+NO_BOUND = "none"
 
 #: How a sample is stored: a folder with an object per field, or one object (:mod:`zarr_core.format.packed`).
 Layout = Literal["directory", "packed"]
@@ -37,6 +48,10 @@ class ConversionSettings:
         values_dtype: stored dtype of all fields except positions, which are float32: float16, float32 or float64.
         field_dtypes: stored dtype of individual fields, by canonical name. "default" is the same as no entry; given to
             a conversion, it removes the entry of the store.
+        max_errors: largest error of individual fields, by canonical name: a number in the units of the field, or a
+            multiple of its standard deviation in the sample, as "1e-3std". Such a field is float32 of fewer digits, and
+            compressed, by pcodec unless another codec is chosen. "none" is the same as no entry; given to a conversion,
+            it removes the entry of the store.
         codec: compressor of the chunks, NAME or NAME:LEVEL, as zstd:3; or none.
         shuffle_seed: seed of the order of points.
         layout: "directory", a folder per sample with an object per field, or "packed", one object per sample, which has
@@ -53,6 +68,7 @@ class ConversionSettings:
     codec: str = DEFAULT_CODEC
     shuffle_seed: int = 0
     layout: Layout = "directory"
+    max_errors: Mapping[str, str | float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         limits = (("chunk_points", 1, MAX_POINTS), ("shard_points", 1, MAX_POINTS), ("shuffle_seed", *_SEEDS))
@@ -61,6 +77,7 @@ class ConversionSettings:
             if value is not None or name != "shard_points":
                 object.__setattr__(self, name, whole_number(name, value, least, most, error=SourceError))
         check_mapping("field_dtypes", self.field_dtypes, FIELD_DTYPES_EXAMPLE)
+        check_mapping("max_errors", self.max_errors, MAX_ERRORS_EXAMPLE)
         if not isinstance(self.codec, str):
             raise SourceError(f"codec must be a name such as 'zstd:3', not {self.codec!r}")
         if self.layout not in get_args(Layout):
@@ -75,15 +92,29 @@ class ConversionSettings:
             if dtype != NO_OWN_DTYPE:
                 _check_dtype(f"field_dtypes, {name}", dtype)
                 own[name] = dtype
+        bounds: dict[str, str] = {}
+        for name, bound in sorted(self.max_errors.items()):
+            if bound == NO_BOUND:
+                continue
+            if name in own:
+                raise SourceError(
+                    f"{name} has an error bound, max_errors, and a dtype of its own, field_dtypes: drop one"
+                )
+            try:
+                bounds[name] = str(ErrorBound.parse(bound))
+            except SourceError as error:
+                raise SourceError(f"max_errors, {name}: {error}") from error
+        object.__setattr__(self, "max_errors", bounds)
         # Normalise, so that equal settings such as "zstd" and "zstd:3" have equal digests.
         object.__setattr__(self, "codec", str(Codec.parse(self.codec)))
         object.__setattr__(self, "field_dtypes", own)
 
     def check_fields(self, canonical_names: Collection[str]) -> None:
-        """Raise SourceError if ``field_dtypes`` names a field that is not among these."""
-        unknown = sorted(set(self.field_dtypes).difference(canonical_names))
-        if unknown:
-            raise SourceError(f"field_dtypes: no field {unknown[0]!r}; fields are {', '.join(canonical_names)}")
+        """Raise SourceError if ``field_dtypes`` or ``max_errors`` names a field that is not among these."""
+        for setting in ("field_dtypes", "max_errors"):
+            unknown = sorted(set(getattr(self, setting)).difference(canonical_names))
+            if unknown:
+                raise SourceError(f"{setting}: no field {unknown[0]!r}; fields are {', '.join(canonical_names)}")
 
     @cached_property
     def digest(self) -> str:
@@ -96,20 +127,31 @@ class ConversionSettings:
         return self.layout == "packed"
 
     def to_document(self) -> dict[str, Any]:
-        """The settings as a JSON document of the manifest. Without a layout, it is "directory"."""
+        """The settings as a JSON document of the manifest, without those that earlier versions did not know."""
         document = asdict(self)
         if not self.is_packed:
             del document["layout"]
+        if not self.max_errors:
+            del document["max_errors"]
         return document
 
     def dtype_of(self, name: FieldName) -> str:
         """Stored dtype of a field."""
+        if name.canonical in self.max_errors:
+            return BOUNDED_DTYPE
         return self.field_dtypes.get(name.canonical, COORDS_DTYPE if name.is_position else self.values_dtype)
+
+    def bound_of(self, name: FieldName) -> ErrorBound | None:
+        """Error bound of a field."""
+        given = self.max_errors.get(name.canonical)
+        return None if given is None else ErrorBound.parse(given)
 
     def array_layout(self, name: FieldName, n_points: int, dim: int) -> ArrayLayout:
         """Layout of a field's array, (n_points, dim)."""
         chunk_points = min(self.chunk_points, n_points)
         codec, dtype = Codec.parse(self.codec), self.dtype_of(name)
+        if codec.name == "none" and name.canonical in self.max_errors:
+            codec = Codec.parse(BOUNDED_CODEC)
         if self.is_packed:
             grid = n_points, dim, chunk_points, chunk_points
             return ArrayLayout(*grid, dtype, codec, domain=name.domain, sharded=False)

@@ -15,6 +15,7 @@ import numpy as np
 from zarr_core._util.documents import expect
 from zarr_core.errors import SourceError, ZarrCoreError
 from zarr_core.format.array_metadata import ArrayLayout
+from zarr_core.format.bounds import to_multiples
 from zarr_core.format.moments import FieldMoments
 from zarr_core.format.rounding import RoundingAccumulator, RoundingError
 from zarr_core.format.shuffle import shuffle_permutation
@@ -112,13 +113,13 @@ class SourceFiles:
             self.found.add(name, f"has shape {stored}, its source {values.shape}{changed}")
             return None
         if self.shuffle_seed is None:
-            self.unordered[name] = UnorderedComparison(values, np.empty(0, np.int64), layout.dtype, changed)
+            self.unordered[name] = UnorderedComparison(values, np.empty(0, np.int64), layout, changed)
             return self.unordered[name]
         key = (domain, n_points)
         if key not in self.permutations:
             self.permutations.clear()  # keep one domain only: a permutation is as large as a field
             self.permutations[key] = shuffle_permutation(self.shuffle_seed, self.found.sample_id, *key)
-        return Comparison(values, self.permutations[key], layout.dtype, changed)
+        return Comparison(values, self.permutations[key], layout, changed)
 
     def check_rows(self, domain: str) -> None:
         """Compare the rows of a domain whose order is not known, after all its arrays were read."""
@@ -194,7 +195,7 @@ class Comparison:
 
     values: np.ndarray
     permutation: np.ndarray
-    dtype: str
+    layout: ArrayLayout
     changed: str
     n_rows: int = 0
     n_different: int = 0
@@ -219,7 +220,9 @@ class Comparison:
     def cast(self, source: np.ndarray) -> np.ndarray:
         """Source rows in the stored dtype; adds their rounding error."""
         with np.errstate(over="ignore", invalid="ignore"):
-            expected = source.astype(self.dtype)
+            expected = source.astype(self.layout.dtype)
+            if self.layout.codec.scale is not None:
+                to_multiples(expected, self.layout.codec.scale)
             wide = np.float32 if source.dtype == np.float32 else np.float64
             self.rounding.add(np.ascontiguousarray(expected), source.astype(wide) - expected)
         return expected
@@ -232,10 +235,16 @@ class Comparison:
             recorded: the error that the conversion measured; None for a group of an older version.
         """
         error = self.rounding.result(moments.std)
+        bound = self.layout.max_error
+        if bound is not None:
+            largest = self.rounding.largest
+            return "" if largest <= bound else f"its largest error {largest:.6g} exceeds its error bound {bound:.6g}"
         if error.lossy.any():
             error = error.without(self.values.max(axis=0) == self.values.min(axis=0))
         if error.lossy.any():
-            return f"{self.dtype} has changed its values: {error.describe()}; convert it with another --field-dtype"
+            return (
+                f"{self.layout.dtype} has changed its values: {error.describe()}; convert it with another --field-dtype"
+            )
         if recorded is not None and error.exceeds(recorded):
             return f"its rounding error {error.to_json()} is larger than the recorded one, {recorded.to_json()}"
         return ""

@@ -65,6 +65,8 @@ class FrameSizes:
             layout = ArrayLayout.from_zarr_json(parse_json(self._storage.read(f"{path}/zarr.json")))
         except StoreError:
             return None
+        if layout.codec.name == "pcodec" or layout.codec.scale is not None:  # TensorStore has no such codecs
+            return None
         chunks = {}
         for shard in range(layout.n_shards):
             name = f"{path}/{layout.shard_key(shard)}"

@@ -28,6 +28,7 @@ from zarr.storage import WrapperStore
 
 from zarr_core._util.numcodecs import Zstd
 from zarr_core.errors import CorruptChunkError, ManifestError, StoreError
+from zarr_core.format import pcodec
 from zarr_core.format.array_metadata import MAX_CHUNKS
 from zarr_core.format.codecs import Codec
 from zarr_core.format.object_names import ATTRIBUTES_KEY, ZARR_JSON
@@ -243,6 +244,11 @@ def _limit(codecs: Iterable[ZarrCodec], chunk_shape: Sequence[int], dtype: np.dt
         name = codec.to_dict().get("name")
         if name in _UNLIMITED:
             raise ValueError(f"the codec {name} decodes to any size and is not read")
+        if name == "numcodecs.fixedscaleoffset":
+            configuration: Any = codec.to_dict()["configuration"]
+            dtype = np.dtype(configuration["astype"])
+        if name == "numcodecs.pcodec":
+            vars(codec)["_codec"] = _LimitedPcodec(math.prod(chunk_shape), dtype)
         # zarr-python keeps the decoders as attributes that are made on first use.
         if isinstance(codec, ZstdCodec):
             vars(codec)["_zstd_codec"] = _LimitedZstd(limit)
@@ -263,6 +269,19 @@ class _LimitedZstd:
         if (size := _ZSTD.decoded_bytes(data, len(data))) > self.limit:
             raise ValueError(f"the frame decodes to {size} bytes, which are more than a chunk has")
         return Zstd().decode(data)
+
+
+@dataclass(frozen=True)
+class _LimitedPcodec:
+    """Decodes frames of the values of a chunk, which may claim to have more."""
+
+    count: int
+    dtype: np.dtype[Any]
+
+    def decode(self, data: bytes | np.ndarray) -> np.ndarray:
+        values = np.empty(self.count, self.dtype)
+        pcodec.decompress(data, values)
+        return values
 
 
 @dataclass(frozen=True)
