@@ -7,6 +7,7 @@ from typing import Annotated, Any
 from zarr_core._util import command_line as cli
 from zarr_core._util.commands import shell
 from zarr_core._util.units import format_count, format_size
+from zarr_core.points.convert.savings import TRIED, bytes_per_point
 from zarr_core.sources.left_out import some
 from zarr_core.sources.survey import FileSummary, Survey, survey
 from zarr_core.storage import local_path
@@ -16,6 +17,7 @@ app = cli.verb(
     """
 zarr-core inspect /data/simulations
 zarr-core inspect s3://bucket/cases --write cases.yaml
+zarr-core inspect /data/simulations --error-bounds
 zarr-core inspect /data/simulations --json
 """,
     usage="PATH [OPTIONS]",
@@ -28,6 +30,9 @@ def _command(
     path: Annotated[str, cli.option("Folder or URL that contains the samples.")],
     *,
     write: Annotated[str | None, cli.option("Write a description to start from to this file.", metavar="FILE")] = None,
+    error_bounds: Annotated[
+        bool, cli.flag("Encode the first sample, and show the bytes per point of each field with error bounds.")
+    ] = False,
 ) -> cli.Result:
     target = None if write is None else local_path(write)
     found = survey(path)
@@ -37,7 +42,16 @@ def _command(
                 file.write(found.to_yaml())
         except FileExistsError:
             raise cli.WrongUseError(f"{write} exists; --write does not replace a file") from None
-    return cli.Result(_summary(found, write), _document(found))
+    text, document = _summary(found, write), _document(found)
+    if error_bounds:
+        sample_id, sizes = bytes_per_point(found.kinds[0] if found.kinds else found.description, path)
+        text += (
+            f"\nbytes per point of {sample_id}: by default, then with --max-error FIELD=ERROR for {', '.join(TRIED)}"
+        )
+        for name, numbers in sizes.items():
+            text += f"\n  {name}: {', '.join(f'{number:g}' for number in numbers)}"
+        document["bytes_per_point"] = {"sample": sample_id, "bounds": [None, *TRIED], "fields": sizes}
+    return cli.Result(text, document)
 
 
 def _summary(found: Survey, written: str | None) -> str:

@@ -1,7 +1,7 @@
 """The program that made the stores in this folder, each once; they are never made again.
 
 They represent the stores that users have: every later version must read them. Those in folders named after a codec are
-of version 0.1.0, the packed ones of the first version that had them.
+of version 0.1.0, the packed and the bounded ones of the first version that had them.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import torch
 from zarr_core.format.codecs import CODECS
 from zarr_core.points.convert.conversion import convert
 
+BOUNDS = {"surface_position": 0.01, "surface_pressure": "1e-2std"}
 KIND = "name: golden\nsamples: '*'\nfiles: {surface_position: position.pt, surface_pressure: pressure.pt}\n"
 
 
@@ -41,6 +42,8 @@ def main() -> None:
     for codec in CODECS:
         stores[here / codec] = {"codec": codec, "shard_points": 16}
         stores[here / "packed" / codec] = {"codec": codec, "layout": "packed"}
+    for layout in ("directory", "packed"):
+        stores[here / "bounded" / layout] = {"max_errors": BOUNDS, "layout": layout}
     for store, settings in stores.items():
         if store.exists():
             print(f"{store} is there; golden stores are never replaced")

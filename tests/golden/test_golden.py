@@ -44,6 +44,19 @@ def test_stores_of_earlier_versions_are_read(store: str) -> None:
     assert verify_store(GOLDEN / store).ok
 
 
+@pytest.mark.parametrize("layout", ["directory", "packed"])
+def test_stores_with_error_bounds_are_read(layout: str) -> None:
+    store = GOLDEN / "bounded" / layout
+    sample = ZarrChunkReader(store).read_sample("a")
+    order = shuffle_permutation(0, "a", "surface", 41)
+    errors = sample["surface_position"] - (np.arange(123.0).reshape(41, 3) / 8)[order]
+    assert 0 < np.abs(errors).max() <= 0.01
+    assert 0 < np.abs(sample["surface_pressure"][:, 0] - (np.arange(41.0) - 20)[order]).max() <= 0.1184
+    digest = hashlib.sha256(b"".join(sample[name].tobytes() for name in sorted(sample))).hexdigest()[:16]
+    assert digest == "6d756ad80fc05dec"
+    assert verify_store(str(store)).ok
+
+
 def test_the_order_of_points_never_changes() -> None:
     assert shuffle_permutation(0, "run_1", "surface", 10).tolist() == [9, 6, 4, 3, 0, 1, 7, 2, 8, 5]
     assert hashlib.sha256(shuffle_permutation(7, "a/b", "volume", 100_000)).hexdigest()[:16] == "1f9a4921a591b47f"
