@@ -53,8 +53,8 @@ logger = logging.getLogger(__name__)
 
 # Seconds between commits of a long conversion, so that readers can use its samples before it ends.
 _COMMIT_SECONDS = 60.0
-# Samples from a network that this process converts at a time, and how large their files may be together. A larger
-# sample is converted alone.
+# Samples that this process converts at a time if the source or the store is on a network, and how large their files
+# may be together. A larger sample is converted alone.
 _OVERLAPPING = 4
 _OVERLAPPING_BYTES = 512 << 20
 
@@ -345,7 +345,7 @@ def convert_samples(
     source, writer, seconds = job.selection.source, job.writer, sample_seconds()
     again = job.request.retry_quarantined
     if executor is None and (workers == 1 or len(tasks) < 2):
-        if len(tasks) > 1 and not is_local(source.url):
+        if len(tasks) > 1 and not (is_local(source.url) and writer.storage.is_local):
             yield from _convert_overlapping(job, tasks, seconds)
             return
         for sample, repair in tasks:
