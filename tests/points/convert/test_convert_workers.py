@@ -182,13 +182,17 @@ def test_a_conversion_that_is_killed_is_finished_by_the_next(tmp_path: Path, und
     assert load_manifest(tmp_path / "store", generation=1).samples
 
 
+@pytest.mark.parametrize("remote", ["source", "store"])
 @pytest.mark.parametrize(("limit", "most"), [(256 << 20, 3), (1, 1)])
-def test_samples_of_a_source_on_a_network_are_converted_at_a_time(
-    source: Path, tmp_path: Path, memory_root: str, monkeypatch: pytest.MonkeyPatch, limit: int, most: int
+def test_samples_are_converted_at_a_time_if_source_or_store_is_on_a_network(
+    source: Path, tmp_path: Path, memory_root: str, monkeypatch: pytest.MonkeyPatch, remote: str, limit: int, most: int
 ) -> None:
     """As many as their size allows; in the order of the source."""
-    for file in source.rglob("*.*"):
-        Storage(memory_root).write(str(file.relative_to(source)), [file.read_bytes()])
+    source_url, store = str(source), memory_root
+    if remote == "source":
+        source_url, store = memory_root, str(tmp_path / "store")
+        for file in source.rglob("*.*"):
+            Storage(memory_root).write(str(file.relative_to(source)), [file.read_bytes()])
     monkeypatch.setattr("zarr_core.points.convert.conversion._OVERLAPPING_BYTES", limit)
     running: list[int] = []
     together = threading.Barrier(most)
@@ -202,5 +206,5 @@ def test_samples_of_a_source_on_a_network_are_converted_at_a_time(
         return result
 
     monkeypatch.setattr("zarr_core.points.convert.conversion.convert_sample", convert_one)
-    report = convert("ahmedml", tmp_path / "store", source_url=memory_root, chunk_points=32)
+    report = convert("ahmedml", store, source_url=source_url, chunk_points=32)
     assert [result.sample_id for result in report.having("converted")] == ["run_1", "run_2", "run_3"]
