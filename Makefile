@@ -17,7 +17,7 @@ export DAGSTER_HOME := $(CURDIR)/.dagster_home
 export DAGSTER_DISABLE_TELEMETRY := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo ui test test-extras test-rgw lint attack bench bench-s3 shootout constraints clean
+.PHONY: help demo ui docs test test-extras test-rgw lint attack bench bench-s3 shootout constraints clean
 
 help:  ## show this
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -28,6 +28,9 @@ demo: .venv/installed $(DAGSTER_HOME)/dagster.yaml  ## convert the bundled sampl
 ui: .venv/installed $(DAGSTER_HOME)/dagster.yaml  ## Dagster's webserver and daemon on http://127.0.0.1:3000
 	$(BIN)/dagster dev --workspace workspace.yaml --host 127.0.0.1 --port 3000
 
+docs: .venv-docs  ## the documentation's site, in build/site
+	NO_MKDOCS_2_WARNING=1 $</bin/python -m mkdocs build --strict --site-dir build/site
+
 # One process more than CI's machines have cores, since some tests wait for a daemon or a server. Bytecode is cached
 # even where the environment forbids it, because dozens of processes import the same files. Each process has one thread
 # for numerics, because the processes already share the cores.
@@ -35,7 +38,7 @@ test: .venv/installed  ## run all tests
 	rm -rf .pytest_cache/d/skipped
 	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
-test-extras: .venv/extras .venv-anndata .venv-lineage .venv-mds .venv-hydra  ## run what `make test` skipped; as root, with Debian's packages as well
+test-extras: .venv/extras .venv-anndata .venv-lineage .venv-mds .venv-hydra .venv-docs  ## run what `make test` skipped; as root, with Debian's packages as well
 	tests/extras.sh
 
 # The tests of notifications, Athena and credentials need moto.
@@ -104,7 +107,8 @@ $(DAGSTER_HOME)/dagster.yaml: deploy/local/dagster.yaml
 .venv-lineage: PACKAGES = mlflow-skinny==3.17.2 wandb==0.31.0
 .venv-mds: PACKAGES = mosaicml-streaming==0.13.0
 .venv-hydra: PACKAGES = hydra-core==1.3.8
-.venv-anndata .venv-lineage .venv-mds .venv-hydra: .venv/installed
+.venv-docs: PACKAGES = mkdocs-material==9.8.2 mkdocstrings-python==2.0.11
+.venv-anndata .venv-lineage .venv-mds .venv-hydra .venv-docs: .venv/installed
 	$(BIN)/python -m venv $@
 	echo "import site; site.addsitedir('$(CURDIR)/.venv/lib/python$(VERSION)/site-packages')" \
 	  > $@/lib/python$(VERSION)/site-packages/base.pth

@@ -123,10 +123,14 @@ def calculate_store_statistics(
         for (sample_id, _), result in zip(unknown, shown, strict=True):
             moments[sample_id] = result
     known = list(filter(None, moments.values()))
-    if fields is None:  # parameters as well
-        for sample in known:
-            wanted |= sample.keys() - manifest.fields.keys() - {*(exclude_fields or ())}
+    if fields is None:
+        wanted |= _parameters(known, manifest) - {*(exclude_fields or ())}
     return _flat(known, wanted)
+
+
+def _parameters(samples: Iterable[SampleMoments], manifest: StoreManifest) -> set[str]:
+    """Names of the parameters that samples have moments of."""
+    return set().union(*samples) - manifest.fields.keys()
 
 
 def _chosen_fields(
@@ -359,5 +363,5 @@ def record_training_statistics(store_root: str, manifest: StoreManifest) -> list
     if not recorded or len(recorded) < len(groups):
         return []
     of = f"split {split}" if split else "all samples"
-    statistics = _flat(recorded, set(manifest.fields))
+    statistics = _flat(recorded, {*manifest.fields} | _parameters(recorded, manifest))
     return write_statistics(store_root, statistics, of=of, split=split, generation=manifest.generation)

@@ -1,0 +1,98 @@
+"""The documentation's site: built without warnings, with every public name, and pages whose code runs."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import zarr_core
+from zarr_core.__main__ import main
+from zarr_core._util.command_line import VERBS
+
+PROJECT = Path(__file__).resolve().parents[1]
+DOCS = PROJECT / "docs"
+BLOCK = re.compile(r"```(sh|python)\n(.*?)```", re.DOTALL)
+
+
+@pytest.fixture
+def reference(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(str(DOCS / "_site"))
+    return __import__("reference")
+
+
+def test_the_reference_has_every_public_name_once(reference: Any) -> None:
+    named = [name for _, _, names in reference.SUBJECTS.values() for name in names.split()]
+    assert sorted(named) == sorted(set(zarr_core.__all__) - set(zarr_core._ERRORS))
+
+
+def test_the_reference_has_every_command_setting_and_error(reference: Any) -> None:
+    pages = reference.pages()
+    for verb in VERBS:
+        assert f"zarr-core {verb}" in pages["commands.md"]
+    assert "--chunk-points" in pages["commands.md"]
+    for name in zarr_core._ERRORS:
+        assert f"| `{name}` |" in pages["errors.md"]
+    for name in zarr_core.ZarrPointDatasetConfig.model_fields:
+        assert re.search(rf"^\| `{name}` \|.*\| \S.* \|$", pages["dataset_config.md"], re.MULTILINE), name
+    for name in ("source", "store", "chunk_points", "warehouse", "verify_within_days"):
+        assert f"| `{name}` |" in pages["declarations.md"], name
+
+
+class _Ids(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: set[str] = set()
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.found |= {value for name, value in attributes if name == "id" and value}
+
+
+def test_the_site_is_built_without_a_warning(tmp_path: Path, reference: Any) -> None:
+    pytest.importorskip("mkdocs", reason="MkDocs is not installed; `make test-extras` runs this in .venv-docs")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)]
+    built = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True)
+    assert built.returncode == 0, built.stderr
+    for page, (_, _, names) in reference.SUBJECTS.items():
+        parser = _Ids()
+        parser.feed((tmp_path / "reference" / page / "index.html").read_text())
+        for name in names.split():
+            assert any(found.endswith(f".{name}") for found in parser.found), name
+    training = (tmp_path / "training" / "index.html").read_text()
+    assert 'href="../project/examples/recipes/lightning/"' in training, "links that leave docs/ stay on the site"
+    assert (tmp_path / "project/examples/recipes/lightning/train.py/index.html").is_file()
+
+
+def test_the_tutorial_on_own_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    blocks = BLOCK.findall((DOCS / "tutorials" / "own_data.md").read_text())
+    for kind, text in blocks:
+        if kind == "python":
+            exec(text, names)
+            continue
+        for line in text.splitlines():
+            command, *words = shlex.split(line)
+            assert (command, main(words)) == ("zarr-core", 0), line
+    assert names["loss"].item() < 0.5, "of values with standard deviation 1"
+    first = names["model"][0].weight.clone()
+    exec(blocks[4][1], names)  # the loop again: the checkpoint says that every epoch is done
+    assert names["torch"].equal(names["model"][0].weight, first)
+    printed = capsys.readouterr().out
+    assert "12 converted" in printed
+    assert re.search(r"mean error \d", printed)
+
+
+def test_every_term_of_the_glossary_is_used() -> None:
+    terms = re.findall(r"^\| (\w[\w ]*) \|", (DOCS / "glossary.md").read_text(), re.MULTILINE)[1:]
+    assert terms == sorted(terms)
+    text = " ".join(page.read_text().lower() for page in DOCS.glob("*.md") if page.name != "glossary.md")
+    assert [term for term in terms if term not in text] == []
