@@ -8,19 +8,19 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import dagster as dg
+from zarr_core.platform.assets.dataset import DatasetDeclaration
+from zarr_core.platform.assets.manifest import refused_rows, split_rows
+from zarr_core.platform.assets.source_checks import check_result, source_converted_check
+from zarr_core.platform.assets.statistics import field_rows, statistics_split
+from zarr_core.platform.assets.tables import table
+from zarr_core.platform.assets.zarr_samples import FORCE_TAG
+from zarr_core.platform.resources.stores import StoreAccess
+from zarr_core.platform.sensors.behind import COMPLETE_CHECK, check_complete
+from zarr_core.platform.sensors.migration import CHECK, check_settings
+from zarr_core.platform.sensors.observations import KnownItems
+from zarr_core.platform.sensors.operating import if_red
+from zarr_core.platform.sensors.pending import natural_order
 
-from assets.dataset import DatasetDeclaration
-from assets.manifest import refused_rows, split_rows
-from assets.source_checks import check_result, source_converted_check
-from assets.statistics import field_rows, statistics_split
-from assets.tables import table
-from assets.zarr_samples import FORCE_TAG
-from resources.stores import StoreAccess
-from sensors.behind import COMPLETE_CHECK, check_complete
-from sensors.migration import CHECK, check_settings
-from sensors.observations import KnownItems
-from sensors.operating import if_red
-from sensors.pending import natural_order
 from zarr_core._util.units import format_count
 from zarr_core.errors import StoreError
 from zarr_core.points.convert.writer import GroupWriter

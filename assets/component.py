@@ -1,23 +1,22 @@
 """The component of a dataset of points: everything that one ``defs.yaml`` defines."""
 
 import dagster as dg
-
-from assets.checks import dataset_checks
-from assets.dataset import DatasetDeclaration
-from assets.exports import export_asset
-from assets.jobs import dataset_jobs
-from assets.manifest import manifest_asset
-from assets.migration import migration_job
-from assets.overview import overview_asset
-from assets.report import report_asset
-from assets.shootout import shootout_assets
-from assets.source_samples import source_listing_asset, source_samples_asset
-from assets.statistics import statistics_asset
-from assets.upkeep import garbage_asset, gc_schedules, verification_asset, verification_schedules
-from assets.zarr_samples import zarr_samples_asset
-from sensors.arrivals import arrivals_sensor
-from sensors.automation import automation_sensor
-from sensors.schedules import refresh_schedule
+from zarr_core.platform.assets.checks import dataset_checks
+from zarr_core.platform.assets.dataset import DatasetDeclaration
+from zarr_core.platform.assets.exports import export_asset
+from zarr_core.platform.assets.jobs import dataset_jobs
+from zarr_core.platform.assets.manifest import manifest_asset
+from zarr_core.platform.assets.migration import migration_job
+from zarr_core.platform.assets.overview import overview_asset
+from zarr_core.platform.assets.report import report_asset
+from zarr_core.platform.assets.shootout import shootout_assets
+from zarr_core.platform.assets.source_samples import source_listing_asset, source_samples_asset
+from zarr_core.platform.assets.statistics import statistics_asset
+from zarr_core.platform.assets.upkeep import garbage_asset, gc_schedules, verification_asset, verification_schedules
+from zarr_core.platform.assets.zarr_samples import zarr_samples_asset
+from zarr_core.platform.sensors.arrivals import arrivals_sensor
+from zarr_core.platform.sensors.automation import automation_sensor
+from zarr_core.platform.sensors.schedules import refresh_schedule
 
 
 class PointDataset(dg.Component, DatasetDeclaration):

@@ -5,8 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 
 import dagster as dg
-
-from sensors.dagster_internals.conditions import Cancelled, MadeInOpenRun, NextBatch, Overtaken, Refused
+from zarr_core.platform.sensors.dagster_internals.conditions import (
+    Cancelled,
+    MadeInOpenRun,
+    NextBatch,
+    Overtaken,
+    Refused,
+)
 
 _C = dg.AutomationCondition
 

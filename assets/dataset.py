@@ -8,10 +8,10 @@ from typing import Any, Literal, Self
 import dagster as dg
 import pydantic
 from pydantic import Field
+from zarr_core.platform.assets.declaration import Declaration, absolute
+from zarr_core.platform.assets.exports import POINT_FORMATS, check_exports
+from zarr_core.platform.resources.pools import PoolDeclaration
 
-from assets.declaration import Declaration, absolute
-from assets.exports import POINT_FORMATS, check_exports
-from resources.pools import PoolDeclaration
 from zarr_core._util.redaction import redact
 from zarr_core.errors import ZarrCoreError
 from zarr_core.points.convert.request import MAX_RETIRED_SHARE, ConversionRequest

@@ -9,10 +9,10 @@ from typing import Any
 import dagster as dg
 import pydantic
 from pydantic import Field
+from zarr_core.platform.assets.exports import ExportDeclaration
+from zarr_core.platform.assets.shootout import ShootoutDeclaration
+from zarr_core.platform.sensors.failures import PUBLISHED_WITHIN_HOURS
 
-from assets.exports import ExportDeclaration
-from assets.shootout import ShootoutDeclaration
-from sensors.failures import PUBLISHED_WITHIN_HOURS
 from zarr_core._util.redaction import refuse_credentials
 from zarr_core._util.units import parse_duration
 from zarr_core.errors import ZarrCoreError

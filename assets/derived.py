@@ -4,9 +4,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import dagster as dg
-
-from assets.conditions import follow_what_was_published
-from assets.declaration import Declaration
+from zarr_core.platform.assets.conditions import follow_what_was_published
+from zarr_core.platform.assets.declaration import Declaration
 
 
 def derived_asset(

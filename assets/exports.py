@@ -9,9 +9,9 @@ from typing import Any, Self
 import dagster as dg
 import pydantic
 from pydantic import Field
+from zarr_core.platform.assets.conditions import follow_what_was_published
+from zarr_core.platform.sensors.operating import if_red
 
-from assets.conditions import follow_what_was_published
-from sensors.operating import if_red
 from zarr_core._util.redaction import redact
 from zarr_core._util.units import format_size
 from zarr_core.storage import Storage, is_local

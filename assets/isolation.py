@@ -9,29 +9,31 @@ from pathlib import Path
 
 import dagster as dg
 import pydantic
+from zarr_core.platform.assets.dataset import DatasetDeclaration
+from zarr_core.platform.assets.exports import ExportDeclaration
+from zarr_core.platform.assets.shootout import ShootoutDeclaration
+from zarr_core.platform.assets.wide_matrix.declaration import MatrixDeclaration
+from zarr_core.platform.resources.pools import PoolDeclaration
 
-from assets.dataset import DatasetDeclaration
-from assets.exports import ExportDeclaration
-from assets.shootout import ShootoutDeclaration
-from assets.wide_matrix.declaration import MatrixDeclaration
-from resources.pools import PoolDeclaration
 from zarr_core._util.redaction import redact
 from zarr_core._util.spelling import did_you_mean
 
 
-def load_datasets(project: Path, shared: dg.Definitions) -> dg.Definitions:
-    """The definitions of every folder of ``assets/datasets``, merged with those that they share.
+def load_datasets(project: Path, declared: Path, shared: dg.Definitions) -> dg.Definitions:
+    """The definitions of every folder with a ``defs.yaml``, merged with those that they share.
 
     A dataset that cannot be loaded is replaced by an asset and a sensor that show the error. Commands that validate
     definitions (``dg check defs``, ``dagster definitions validate``) raise the error instead.
 
     Args:
         project: folder of ``definitions.py``.
+        declared: folder of the folders.
         shared: resources, executor and sensors.
     """
     validating = os.environ.get("DAGSTER_IS_DEFS_VALIDATION_CLI") == "1"
     tree = dg.ComponentTree.for_project(project)
-    declared, loaded, replaced = project / "assets" / "datasets", [], set[str]()
+    loaded: list[dg.Definitions] = []
+    replaced: set[str] = set()
     for folder in sorted({path.parent for path in declared.rglob("defs.yaml")}):
         try:
             dataset = tree.build_defs(folder)

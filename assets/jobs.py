@@ -4,9 +4,8 @@ from collections.abc import Sequence
 from typing import Any, Protocol, TypeAlias
 
 import dagster as dg
-
-from sensors.observations import WatchedSource
-from sensors.operating import if_red
+from zarr_core.platform.sensors.observations import WatchedSource
+from zarr_core.platform.sensors.operating import if_red
 
 # What define_asset_job() returns; its class is not public.
 Job: TypeAlias = Any

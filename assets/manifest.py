@@ -5,15 +5,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import dagster as dg
+from zarr_core.platform.assets.conditions import publish_after_a_batch
+from zarr_core.platform.assets.dataset import DatasetDeclaration
+from zarr_core.platform.assets.tables import table
+from zarr_core.platform.resources.stores import StoreAccess
+from zarr_core.platform.sensors.dagster_internals.queries import observed_versions
+from zarr_core.platform.sensors.dagster_internals.tags import ROW_COUNT
+from zarr_core.platform.sensors.observations import ABSENT
+from zarr_core.platform.sensors.operating import if_red
 
-from assets.conditions import publish_after_a_batch
-from assets.dataset import DatasetDeclaration
-from assets.tables import table
-from resources.stores import StoreAccess
-from sensors.dagster_internals.queries import observed_versions
-from sensors.dagster_internals.tags import ROW_COUNT
-from sensors.observations import ABSENT
-from sensors.operating import if_red
 from zarr_core._util.digests import short_digest
 from zarr_core._util.units import format_size
 from zarr_core.errors import RetirementError

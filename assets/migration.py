@@ -4,12 +4,12 @@ It converts nothing itself. The automation then converts the samples in batches,
 """
 
 import dagster as dg
+from zarr_core.platform.assets.dataset import DatasetDeclaration
+from zarr_core.platform.resources.stores import StoreAccess
+from zarr_core.platform.sensors.migration import CHECK, check_settings
+from zarr_core.platform.sensors.observations import KnownItems
+from zarr_core.platform.sensors.operating import if_red
 
-from assets.dataset import DatasetDeclaration
-from resources.stores import StoreAccess
-from sensors.migration import CHECK, check_settings
-from sensors.observations import KnownItems
-from sensors.operating import if_red
 from zarr_core.points.convert.publish import publish_finished
 from zarr_core.points.store.recorded_settings import current_settings
 

@@ -1,10 +1,9 @@
 """The overview of a dataset in the UI; the sensor of its source records it."""
 
 import dagster as dg
-
-from assets.declaration import Declaration
-from sensors.operating import page_of
-from sensors.overview import NAME
+from zarr_core.platform.assets.declaration import Declaration
+from zarr_core.platform.sensors.operating import page_of
+from zarr_core.platform.sensors.overview import NAME
 
 
 def overview_asset(declared: Declaration) -> dg.AssetSpec:

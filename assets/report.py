@@ -4,11 +4,10 @@ from pathlib import Path
 from typing import Any
 
 import dagster as dg
-
-from assets.dataset import DatasetDeclaration
-from assets.derived import derived_asset
-from assets.pictures import bars
-from sensors.operating import if_red
+from zarr_core.platform.assets.dataset import DatasetDeclaration
+from zarr_core.platform.assets.derived import derived_asset
+from zarr_core.platform.assets.pictures import bars
+from zarr_core.platform.sensors.operating import if_red
 
 # Enough for stable figures; each sample is read a dozen times.
 MEASURED_SAMPLES = 12

@@ -6,8 +6,8 @@ from typing import Any, Self
 import dagster as dg
 import pydantic
 from pydantic import Field
+from zarr_core.platform.sensors.operating import if_red
 
-from sensors.operating import if_red
 from zarr_core._util.units import parse_duration
 from zarr_core.errors import ZarrCoreError
 from zarr_core.shootout.request import ShootoutRequest

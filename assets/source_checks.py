@@ -1,10 +1,9 @@
 """Checks of what is published that every kind of dataset has."""
 
 import dagster as dg
-
-from sensors.behind import CONVERTED_CHECK, check_converted, conversions
-from sensors.observations import KnownItems, WatchedSource
-from sensors.operating import if_red
+from zarr_core.platform.sensors.behind import CONVERTED_CHECK, check_converted, conversions
+from zarr_core.platform.sensors.observations import KnownItems, WatchedSource
+from zarr_core.platform.sensors.operating import if_red
 
 
 def source_converted_check(source: WatchedSource, sensor: str) -> dg.AssetChecksDefinition:

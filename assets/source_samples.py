@@ -3,14 +3,19 @@
 import time
 
 import dagster as dg
-
-from assets.dataset import DatasetDeclaration
-from assets.tables import table
-from resources.stores import StoreAccess
-from sensors.dagster_internals.tags import kind_tags
-from sensors.observations import KnownItems, changes_now, listing_counts, listing_observation, report_now
-from sensors.operating import if_red
-from sensors.takeover import take_over
+from zarr_core.platform.assets.dataset import DatasetDeclaration
+from zarr_core.platform.assets.tables import table
+from zarr_core.platform.resources.stores import StoreAccess
+from zarr_core.platform.sensors.dagster_internals.tags import kind_tags
+from zarr_core.platform.sensors.observations import (
+    KnownItems,
+    changes_now,
+    listing_counts,
+    listing_observation,
+    report_now,
+)
+from zarr_core.platform.sensors.operating import if_red
+from zarr_core.platform.sensors.takeover import take_over
 
 
 def source_samples_asset(dataset: DatasetDeclaration) -> dg.SourceAsset:

@@ -3,12 +3,12 @@
 from typing import Any
 
 import dagster as dg
+from zarr_core.platform.assets.dataset import DatasetDeclaration
+from zarr_core.platform.assets.derived import derived_asset
+from zarr_core.platform.assets.tables import table
+from zarr_core.platform.resources.stores import StoreAccess
+from zarr_core.platform.sensors.operating import if_red
 
-from assets.dataset import DatasetDeclaration
-from assets.derived import derived_asset
-from assets.tables import table
-from resources.stores import StoreAccess
-from sensors.operating import if_red
 from zarr_core.points.statistics import calculate_store_statistics, write_statistics
 from zarr_core.points.store.manifest import StoreManifest
 

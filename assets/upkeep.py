@@ -5,15 +5,15 @@ import time
 from collections.abc import Collection
 
 import dagster as dg
+from zarr_core.platform.assets.dataset import DatasetDeclaration
+from zarr_core.platform.assets.declaration import Declaration
+from zarr_core.platform.assets.tables import table
+from zarr_core.platform.assets.zarr_samples import REPAIR_HINT
+from zarr_core.platform.resources.pools import ConversionPool
+from zarr_core.platform.resources.stores import StoreAccess
+from zarr_core.platform.sensors.operating import if_red
+from zarr_core.platform.sensors.schedules import scheduled
 
-from assets.dataset import DatasetDeclaration
-from assets.declaration import Declaration
-from assets.tables import table
-from assets.zarr_samples import REPAIR_HINT
-from resources.pools import ConversionPool
-from resources.stores import StoreAccess
-from sensors.operating import if_red
-from sensors.schedules import scheduled
 from zarr_core._util.redaction import redact
 from zarr_core._util.units import format_size, parse_duration
 from zarr_core.matrix.verify import verify_matrix

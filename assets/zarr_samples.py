@@ -6,20 +6,20 @@ from typing import Any
 
 import dagster as dg
 import numpy as np
+from zarr_core.platform.assets.conditions import convert_when_needed, migrate_in_batches
+from zarr_core.platform.assets.dataset import DatasetDeclaration
+from zarr_core.platform.assets.pictures import silhouette
+from zarr_core.platform.assets.retries import retried
+from zarr_core.platform.assets.tables import short, table
+from zarr_core.platform.resources.pools import ConversionPool
+from zarr_core.platform.resources.stores import StoreAccess
+from zarr_core.platform.sensors.dagster_internals.events import MaterializationBatch
+from zarr_core.platform.sensors.dagster_internals.queries import latest_observations, planned_partitions
+from zarr_core.platform.sensors.dagster_internals.tags import version_tags
+from zarr_core.platform.sensors.migration import CHECK, data_version_of, samples_to_migrate
+from zarr_core.platform.sensors.operating import if_red
+from zarr_core.platform.sensors.refusals import refusal_tags, refused_samples
 
-from assets.conditions import convert_when_needed, migrate_in_batches
-from assets.dataset import DatasetDeclaration
-from assets.pictures import silhouette
-from assets.retries import retried
-from assets.tables import short, table
-from resources.pools import ConversionPool
-from resources.stores import StoreAccess
-from sensors.dagster_internals.events import MaterializationBatch
-from sensors.dagster_internals.queries import latest_observations, planned_partitions
-from sensors.dagster_internals.tags import version_tags
-from sensors.migration import CHECK, data_version_of, samples_to_migrate
-from sensors.operating import if_red
-from sensors.refusals import refusal_tags, refused_samples
 from zarr_core._util.documents import parse_json
 from zarr_core._util.units import format_duration, format_size
 from zarr_core.errors import CorruptChunkError, ManifestError

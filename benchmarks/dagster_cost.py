@@ -26,19 +26,19 @@ import dagster as dg
 import torch
 from dagster._core.definitions.job_base import InMemoryJob
 from dagster._core.execution.api import execute_run
+from zarr_core.platform.assets.component import dataset_definitions
+from zarr_core.platform.assets.dataset import DatasetDeclaration
+from zarr_core.platform.assets.manifest import manifest_asset
+from zarr_core.platform.resources.pools import ConversionPool
+from zarr_core.platform.resources.stores import StoreAccess
+from zarr_core.platform.sensors.arrivals import arrivals_sensor
+from zarr_core.platform.sensors.dagster_internals.events import report_runless_events
+from zarr_core.platform.sensors.dagster_internals.runs import delete_run
+from zarr_core.platform.sensors.dagster_internals.tags import DATA_VERSION, partition_range_tags, version_tags
+from zarr_core.platform.sensors.migration import data_version_of
 
-from assets.component import dataset_definitions
-from assets.dataset import DatasetDeclaration
-from assets.manifest import manifest_asset
 from benchmarks.endurance import resident_mb
 from benchmarks.result import Result, parse
-from resources.pools import ConversionPool
-from resources.stores import StoreAccess
-from sensors.arrivals import arrivals_sensor
-from sensors.dagster_internals.events import report_runless_events
-from sensors.dagster_internals.runs import delete_run
-from sensors.dagster_internals.tags import DATA_VERSION, partition_range_tags, version_tags
-from sensors.migration import data_version_of
 from zarr_core._util.processes import WorkerPool
 from zarr_core.points.convert.conversion import convert
 from zarr_core.points.store.head import HEAD, load_manifest

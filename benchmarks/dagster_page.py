@@ -19,12 +19,12 @@ from contextlib import suppress
 from pathlib import Path
 
 import dagster as dg
+from zarr_core.platform.sensors.dagster_internals.events import report_runless_events
+from zarr_core.platform.sensors.dagster_internals.tags import DATA_VERSION
 
 from benchmarks.dagster_cost import PROJECT, Times, timed
 from benchmarks.dagster_daemon import CONVERTED, environment, wait
 from benchmarks.result import Result, parse
-from sensors.dagster_internals.events import report_runless_events
-from sensors.dagster_internals.tags import DATA_VERSION
 
 PARTITIONS = "ahmed_rans__samples"
 

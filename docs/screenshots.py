@@ -28,13 +28,13 @@ os.chdir(PROJECT)
 import dagster as dg  # noqa: E402
 from PIL import Image  # noqa: E402
 from playwright.sync_api import Page, sync_playwright  # noqa: E402
+from zarr_core.platform.assets.dataset import DatasetDeclaration  # noqa: E402
+from zarr_core.platform.assets.zarr_samples import FORCE_TAG  # noqa: E402
+from zarr_core.platform.resources.pools import ConversionPool  # noqa: E402
+from zarr_core.platform.sensors.dagster_internals.tags import partition_range_tags  # noqa: E402
+from zarr_core.platform.sensors.messages import cancellation_message, failure_message  # noqa: E402
+from zarr_core.platform.sensors.pending import natural_order  # noqa: E402
 
-from assets.dataset import DatasetDeclaration  # noqa: E402
-from assets.zarr_samples import FORCE_TAG  # noqa: E402
-from resources.pools import ConversionPool  # noqa: E402
-from sensors.dagster_internals.tags import partition_range_tags  # noqa: E402
-from sensors.messages import cancellation_message, failure_message  # noqa: E402
-from sensors.pending import natural_order  # noqa: E402
 from tests.platform.deployment import Deployment  # noqa: E402
 from tests.platform.trial import corrupt, definitions_of, write_run  # noqa: E402
 from zarr_core.points.store.head import load_manifest  # noqa: E402

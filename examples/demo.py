@@ -69,7 +69,7 @@ def all_samples(instance: dg.DagsterInstance) -> dict[str, str]:
         raise SystemExit(
             f"error: the source of {DATASET} holds no samples; assets/datasets/{DATASET}/defs.yaml names it"
         )
-    from sensors.dagster_internals.tags import partition_range_tags
+    from zarr_core.platform.sensors.dagster_internals.tags import partition_range_tags
 
     return partition_range_tags(sample_ids[0], sample_ids[-1])
 

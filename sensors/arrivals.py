@@ -21,14 +21,13 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import dagster as dg
-
-from resources.stores import StoreAccess
-from sensors.behind import check_complete, check_converted, conversions
-from sensors.dagster_internals.queries import has_open_work
-from sensors.deadline import within_the_tick
-from sensors.migration import MigratingDataset, check_settings, manifest_within_the_tick
-from sensors.notifications import Message, Notified, delete_recorded, notified
-from sensors.observations import (
+from zarr_core.platform.resources.stores import StoreAccess
+from zarr_core.platform.sensors.behind import check_complete, check_converted, conversions
+from zarr_core.platform.sensors.dagster_internals.queries import has_open_work
+from zarr_core.platform.sensors.deadline import within_the_tick
+from zarr_core.platform.sensors.migration import MigratingDataset, check_settings, manifest_within_the_tick
+from zarr_core.platform.sensors.notifications import Message, Notified, delete_recorded, notified
+from zarr_core.platform.sensors.observations import (
     KnownItems,
     SeenListing,
     changed_checks,
@@ -38,10 +37,11 @@ from sensors.observations import (
     prepare_partitions,
     sensor_result,
 )
-from sensors.operating import if_red
-from sensors.overview import overview_events
-from sensors.pending import Changes, PendingChanges, find_changes
-from sensors.takeover import take_over
+from zarr_core.platform.sensors.operating import if_red
+from zarr_core.platform.sensors.overview import overview_events
+from zarr_core.platform.sensors.pending import Changes, PendingChanges, find_changes
+from zarr_core.platform.sensors.takeover import take_over
+
 from zarr_core.points.store.manifest import StoreManifest
 from zarr_core.sources import SampleTree
 from zarr_core.sources.listing import Listing, list_samples

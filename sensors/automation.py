@@ -1,8 +1,7 @@
 """Evaluates the automation conditions of one dataset: starts conversions and the refreshes that follow them."""
 
 import dagster as dg
-
-from sensors.operating import if_red
+from zarr_core.platform.sensors.operating import if_red
 
 # Half a minute batches samples that arrive together, and does not burden the database.
 EVALUATE_EVERY_SECONDS = 30

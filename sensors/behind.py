@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import dagster as dg
+from zarr_core.platform.sensors.dagster_internals.partitions import cancelled_partitions, unconverted_partitions
+from zarr_core.platform.sensors.observations import KnownItems, WatchedSource
+from zarr_core.platform.sensors.pending import natural_order
 
-from sensors.dagster_internals.partitions import cancelled_partitions, unconverted_partitions
-from sensors.observations import KnownItems, WatchedSource
-from sensors.pending import natural_order
 from zarr_core._util.units import format_count
 from zarr_core.sources.left_out import some
 from zarr_core.sources.listing import Listing

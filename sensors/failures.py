@@ -10,17 +10,17 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
 import dagster as dg
-
-from resources.alerts import Alerts
-from sensors.dagster_internals.queries import (
+from zarr_core.platform.resources.alerts import Alerts
+from zarr_core.platform.sensors.dagster_internals.queries import (
     failing_checks,
     failing_ticks,
     older_than_its_source,
     stale_assets,
 )
-from sensors.dagster_internals.runs import is_run_of
-from sensors.messages import asset_page, cancellation_message, check_message, failure_message, page
-from sensors.operating import if_red
+from zarr_core.platform.sensors.dagster_internals.runs import is_run_of
+from zarr_core.platform.sensors.messages import asset_page, cancellation_message, check_message, failure_message, page
+from zarr_core.platform.sensors.operating import if_red
+
 from zarr_core._util.units import format_count
 
 # Metadata of an asset: it must be materialized within this many hours of a change of its source.

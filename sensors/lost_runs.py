@@ -12,10 +12,10 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import dagster as dg
+from zarr_core.platform.sensors.dagster_internals.queries import runs_of_code_server
+from zarr_core.platform.sensors.dagster_internals.retries import look_again, unretried_runs
+from zarr_core.platform.sensors.operating import if_red
 
-from sensors.dagster_internals.queries import runs_of_code_server
-from sensors.dagster_internals.retries import look_again, unretried_runs
-from sensors.operating import if_red
 from zarr_core._util.processes import start_ticks
 
 # Tolerated change of the clock since a process began.

@@ -12,11 +12,11 @@ from collections.abc import Collection, Mapping
 from typing import Protocol
 
 import dagster as dg
+from zarr_core.platform.resources.stores import StoreAccess
+from zarr_core.platform.sensors.dagster_internals.partitions import cancelled_partitions
+from zarr_core.platform.sensors.deadline import within_the_tick
+from zarr_core.platform.sensors.observations import KnownItems, WatchedSource
 
-from resources.stores import StoreAccess
-from sensors.dagster_internals.partitions import cancelled_partitions
-from sensors.deadline import within_the_tick
-from sensors.observations import KnownItems, WatchedSource
 from zarr_core._util.units import format_size
 from zarr_core.points.store.manifest import SampleEntry, StoreManifest
 from zarr_core.points.store.recorded_settings import current_settings, describe_changes

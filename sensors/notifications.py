@@ -21,8 +21,8 @@ from typing import Any, Literal
 from urllib.parse import unquote_plus
 
 import pydantic
+from zarr_core.platform.sensors.pending import PendingChanges
 
-from sensors.pending import PendingChanges
 from zarr_core.sources import SampleTree
 from zarr_core.sources.listing import Listing
 from zarr_core.sources.tree import MAX_FOLDERS

@@ -12,9 +12,8 @@ from functools import cached_property
 from typing import Any, Protocol
 
 import dagster as dg
-
-from sensors.dagster_internals.events import report_runless_events
-from sensors.dagster_internals.queries import (
+from zarr_core.platform.sensors.dagster_internals.events import report_runless_events
+from zarr_core.platform.sensors.dagster_internals.queries import (
     has_open_work,
     is_being_evaluated,
     latest_check,
@@ -22,8 +21,9 @@ from sensors.dagster_internals.queries import (
     materialized_versions,
     observed_versions,
 )
-from sensors.dagster_internals.tags import DATA_VERSION
-from sensors.pending import Changes, PendingChanges, describe, find_changes
+from zarr_core.platform.sensors.dagster_internals.tags import DATA_VERSION
+from zarr_core.platform.sensors.pending import Changes, PendingChanges, describe, find_changes
+
 from zarr_core._util.units import format_size
 from zarr_core.sources.listing import Listing
 

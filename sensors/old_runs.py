@@ -8,10 +8,10 @@ import os
 from datetime import UTC, datetime, timedelta
 
 import dagster as dg
+from zarr_core.platform.sensors.dagster_internals.queries import has_latest_checks, runs_with_latest_events
+from zarr_core.platform.sensors.dagster_internals.runs import delete_run, delete_ticks
+from zarr_core.platform.sensors.operating import if_red
 
-from sensors.dagster_internals.queries import has_latest_checks, runs_with_latest_events
-from sensors.dagster_internals.runs import delete_run, delete_ticks
-from sensors.operating import if_red
 from zarr_core._util.units import parse_duration
 
 # How old a run is when it is deleted, such as 90d.

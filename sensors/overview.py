@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 import dagster as dg
+from zarr_core.platform.sensors.behind import Conversions
+from zarr_core.platform.sensors.dagster_internals.queries import latest_evaluations
+from zarr_core.platform.sensors.observations import WatchedSource
+from zarr_core.platform.sensors.operating import page_of
+from zarr_core.platform.sensors.pending import natural_order
 
-from sensors.behind import Conversions
-from sensors.dagster_internals.queries import latest_evaluations
-from sensors.observations import WatchedSource
-from sensors.operating import page_of
-from sensors.pending import natural_order
 from zarr_core._util.units import format_count, format_size
 from zarr_core.sources.left_out import some
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import dagster as dg
+from zarr_core.platform.sensors.dagster_internals.queries import observed_versions
+from zarr_core.platform.sensors.dagster_internals.tags import DATA_VERSION
+from zarr_core.platform.sensors.migration import MigratingDataset, manifest_within_the_tick, settings_now
+from zarr_core.platform.sensors.warehouse_batches import WatchedWarehouse, matrix_within_the_tick
 
-from sensors.dagster_internals.queries import observed_versions
-from sensors.dagster_internals.tags import DATA_VERSION
-from sensors.migration import MigratingDataset, manifest_within_the_tick, settings_now
-from sensors.warehouse_batches import WatchedWarehouse, matrix_within_the_tick
 from zarr_core._util.digests import short_digest
 from zarr_core.matrix import WideMatrix
 

@@ -1,8 +1,7 @@
 """Schedules of a dataset's jobs."""
 
 import dagster as dg
-
-from sensors.operating import if_red
+from zarr_core.platform.sensors.operating import if_red
 
 
 def scheduled(job_name: str, cron_schedule: str, description: str) -> dg.ScheduleDefinition:

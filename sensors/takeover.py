@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from functools import cache
 
 import dagster as dg
+from zarr_core.platform.sensors.dagster_internals.tags import DATA_VERSION, version_tags
+from zarr_core.platform.sensors.migration import MigratingDataset, data_version_of, group_name
+from zarr_core.platform.sensors.observations import KnownItems
+from zarr_core.platform.sensors.pending import MAX_NEW, Changes
 
-from sensors.dagster_internals.tags import DATA_VERSION, version_tags
-from sensors.migration import MigratingDataset, data_version_of, group_name
-from sensors.observations import KnownItems
-from sensors.pending import MAX_NEW, Changes
 from zarr_core.points.store.manifest import StoreManifest
 from zarr_core.sources import SampleTree
 from zarr_core.sources.listing import Listing

@@ -6,16 +6,22 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 import dagster as dg
+from zarr_core.platform.resources.warehouses import WarehouseAccess
+from zarr_core.platform.sensors.behind import check_converted, conversions
+from zarr_core.platform.sensors.dagster_internals.queries import has_open_work
+from zarr_core.platform.sensors.deadline import within_the_tick
+from zarr_core.platform.sensors.observations import (
+    KnownItems,
+    WatchedSource,
+    changed_checks,
+    prepare_partitions,
+    sensor_result,
+)
+from zarr_core.platform.sensors.operating import if_red
+from zarr_core.platform.sensors.overview import overview_events
+from zarr_core.platform.sensors.pending import PendingChanges, find_changes
+from zarr_core.platform.sensors.withdrawn import check_again, retired_row
 
-from resources.warehouses import WarehouseAccess
-from sensors.behind import check_converted, conversions
-from sensors.dagster_internals.queries import has_open_work
-from sensors.deadline import within_the_tick
-from sensors.observations import KnownItems, WatchedSource, changed_checks, prepare_partitions, sensor_result
-from sensors.operating import if_red
-from sensors.overview import overview_events
-from sensors.pending import PendingChanges, find_changes
-from sensors.withdrawn import check_again, retired_row
 from zarr_core.matrix import WideMatrix
 from zarr_core.sources.listing import Listing
 from zarr_core.warehouses import Warehouse

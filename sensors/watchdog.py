@@ -17,9 +17,9 @@ from typing import Any
 
 import dagster as dg
 import requests
+from zarr_core.platform.resources.alerts import Alerts
+from zarr_core.platform.resources.secrets import SECRET, secret_to_environment
 
-from resources.alerts import Alerts
-from resources.secrets import SECRET, secret_to_environment
 from zarr_core._util.redaction import redact
 
 QUERY = """query Watchdog {

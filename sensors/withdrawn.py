@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 
 import dagster as dg
+from zarr_core.platform.sensors.dagster_internals.queries import latest_check
+from zarr_core.platform.sensors.deadline import within_the_tick
+from zarr_core.platform.sensors.overview import Row, when
 
-from sensors.dagster_internals.queries import latest_check
-from sensors.deadline import within_the_tick
-from sensors.overview import Row, when
 from zarr_core._util.commands import shell
 from zarr_core._util.units import format_count
 from zarr_core.errors import ZarrCoreError

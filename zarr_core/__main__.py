@@ -11,6 +11,7 @@ _MODULES = {
     "export": "zarr_core.exports.__main__",
     "first-step": "zarr_core.first_step",
     "matrix": "zarr_core.matrix.__main__",
+    "platform": "zarr_core.platform.__main__",
     "shootout": "zarr_core.shootout.__main__",
     "quality": "zarr_core.matrix.quality.__main__",
 }

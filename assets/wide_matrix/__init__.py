@@ -1,5 +1,5 @@
 """The assets of a wide matrix: warehouse batches, the rows that they become, checks, column-major copy and report."""
 
-from assets.wide_matrix.component import WarehouseMatrix
+from zarr_core.platform.assets.wide_matrix.component import WarehouseMatrix
 
 __all__ = ["WarehouseMatrix"]

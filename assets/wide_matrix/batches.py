@@ -6,18 +6,18 @@ from functools import partial
 from typing import Any
 
 import dagster as dg
+from zarr_core.platform.assets.conditions import convert_when_needed
+from zarr_core.platform.assets.retries import retried
+from zarr_core.platform.assets.tables import table
+from zarr_core.platform.assets.wide_matrix.declaration import MatrixDeclaration
+from zarr_core.platform.resources.warehouses import WarehouseAccess
+from zarr_core.platform.sensors.dagster_internals.queries import latest_observations, planned_partitions
+from zarr_core.platform.sensors.dagster_internals.tags import kind_tags, version_tags
+from zarr_core.platform.sensors.observations import KnownItems, changes_now, report_now
+from zarr_core.platform.sensors.operating import if_red
+from zarr_core.platform.sensors.refusals import refusal_tags, refused_batches, state_of
+from zarr_core.platform.sensors.warehouse_batches import list_warehouse
 
-from assets.conditions import convert_when_needed
-from assets.retries import retried
-from assets.tables import table
-from assets.wide_matrix.declaration import MatrixDeclaration
-from resources.warehouses import WarehouseAccess
-from sensors.dagster_internals.queries import latest_observations, planned_partitions
-from sensors.dagster_internals.tags import kind_tags, version_tags
-from sensors.observations import KnownItems, changes_now, report_now
-from sensors.operating import if_red
-from sensors.refusals import refusal_tags, refused_batches, state_of
-from sensors.warehouse_batches import list_warehouse
 from zarr_core._util.digests import short_digest
 from zarr_core._util.units import format_duration
 from zarr_core.errors import BatchError, ZarrCoreError

@@ -7,14 +7,14 @@ import hashlib
 from collections.abc import Iterator
 
 import dagster as dg
+from zarr_core.platform.assets.source_checks import check_result, source_converted_check
+from zarr_core.platform.assets.tables import table
+from zarr_core.platform.assets.wide_matrix.declaration import MatrixDeclaration
+from zarr_core.platform.resources.warehouses import WarehouseAccess
+from zarr_core.platform.sensors.operating import if_red
+from zarr_core.platform.sensors.withdrawn import CHECK as WITHDRAWN
+from zarr_core.platform.sensors.withdrawn import check_withdrawn
 
-from assets.source_checks import check_result, source_converted_check
-from assets.tables import table
-from assets.wide_matrix.declaration import MatrixDeclaration
-from resources.warehouses import WarehouseAccess
-from sensors.operating import if_red
-from sensors.withdrawn import CHECK as WITHDRAWN
-from sensors.withdrawn import check_withdrawn
 from zarr_core._util.units import format_count
 from zarr_core.errors import ZarrCoreError
 from zarr_core.matrix import WideMatrix

@@ -1,20 +1,24 @@
 """The component of a wide matrix: everything that one ``defs.yaml`` defines."""
 
 import dagster as dg
-
-from assets.exports import export_asset
-from assets.jobs import dataset_jobs
-from assets.overview import overview_asset
-from assets.shootout import shootout_assets
-from assets.upkeep import garbage_asset, gc_schedules, matrix_verification_asset, verification_schedules
-from assets.wide_matrix.batches import matrix_batches_asset, warehouse_batches_asset
-from assets.wide_matrix.checks import matrix_checks
-from assets.wide_matrix.declaration import MatrixDeclaration
-from assets.wide_matrix.matrix import columns_asset, matrix_asset
-from assets.wide_matrix.quality import quality_report_asset
-from sensors.automation import automation_sensor
-from sensors.schedules import refresh_schedule
-from sensors.warehouse_batches import warehouse_batches_sensor
+from zarr_core.platform.assets.exports import export_asset
+from zarr_core.platform.assets.jobs import dataset_jobs
+from zarr_core.platform.assets.overview import overview_asset
+from zarr_core.platform.assets.shootout import shootout_assets
+from zarr_core.platform.assets.upkeep import (
+    garbage_asset,
+    gc_schedules,
+    matrix_verification_asset,
+    verification_schedules,
+)
+from zarr_core.platform.assets.wide_matrix.batches import matrix_batches_asset, warehouse_batches_asset
+from zarr_core.platform.assets.wide_matrix.checks import matrix_checks
+from zarr_core.platform.assets.wide_matrix.declaration import MatrixDeclaration
+from zarr_core.platform.assets.wide_matrix.matrix import columns_asset, matrix_asset
+from zarr_core.platform.assets.wide_matrix.quality import quality_report_asset
+from zarr_core.platform.sensors.automation import automation_sensor
+from zarr_core.platform.sensors.schedules import refresh_schedule
+from zarr_core.platform.sensors.warehouse_batches import warehouse_batches_sensor
 
 
 class WarehouseMatrix(dg.Component, MatrixDeclaration):

@@ -7,9 +7,9 @@ from typing import Any, Self
 import dagster as dg
 import pydantic
 from pydantic import Field
+from zarr_core.platform.assets.declaration import Declaration, absolute
+from zarr_core.platform.assets.exports import MATRIX_FORMATS, check_exports
 
-from assets.declaration import Declaration, absolute
-from assets.exports import MATRIX_FORMATS, check_exports
 from zarr_core._util.redaction import redact
 from zarr_core.errors import ZarrCoreError
 from zarr_core.matrix.store.state import check_values

@@ -3,15 +3,15 @@
 from collections.abc import Iterator
 
 import dagster as dg
+from zarr_core.platform.assets.conditions import publish_after_a_batch
+from zarr_core.platform.assets.derived import derived_asset
+from zarr_core.platform.assets.tables import table
+from zarr_core.platform.assets.wide_matrix.declaration import MatrixDeclaration
+from zarr_core.platform.resources.warehouses import WarehouseAccess
+from zarr_core.platform.sensors.dagster_internals.tags import ROW_COUNT
+from zarr_core.platform.sensors.operating import if_red
+from zarr_core.platform.sensors.withdrawn import withdrawal
 
-from assets.conditions import publish_after_a_batch
-from assets.derived import derived_asset
-from assets.tables import table
-from assets.wide_matrix.declaration import MatrixDeclaration
-from resources.warehouses import WarehouseAccess
-from sensors.dagster_internals.tags import ROW_COUNT
-from sensors.operating import if_red
-from sensors.withdrawn import withdrawal
 from zarr_core._util.digests import short_digest
 from zarr_core.errors import WarehouseError
 from zarr_core.matrix.ingest.audit import withdrawn_batches

@@ -4,13 +4,13 @@ from pathlib import Path
 from typing import Any
 
 import dagster as dg
+from zarr_core.platform.assets.derived import derived_asset
+from zarr_core.platform.assets.pictures import bars
+from zarr_core.platform.assets.tables import table
+from zarr_core.platform.assets.wide_matrix.declaration import MatrixDeclaration
+from zarr_core.platform.resources.warehouses import WarehouseAccess
+from zarr_core.platform.sensors.operating import if_red
 
-from assets.derived import derived_asset
-from assets.pictures import bars
-from assets.tables import table
-from assets.wide_matrix.declaration import MatrixDeclaration
-from resources.warehouses import WarehouseAccess
-from sensors.operating import if_red
 from zarr_core.matrix.quality.measure import missing_share
 
 _PICTURED_BATCHES = 6

@@ -105,10 +105,10 @@ def _dataset_config() -> str:
 
 
 def _declarations() -> str:
-    from assets.component import PointDataset
-    from assets.dataset import DatasetDeclaration
-    from assets.wide_matrix import WarehouseMatrix
-    from assets.wide_matrix.declaration import MatrixDeclaration
+    from zarr_core.platform.assets.component import PointDataset
+    from zarr_core.platform.assets.dataset import DatasetDeclaration
+    from zarr_core.platform.assets.wide_matrix import WarehouseMatrix
+    from zarr_core.platform.assets.wide_matrix.declaration import MatrixDeclaration
 
     lines = ["# Settings of declarations", "", "Keys of `attributes` in `assets/datasets/NAME/defs.yaml`."]
     for component, declaration in ((PointDataset, DatasetDeclaration), (WarehouseMatrix, MatrixDeclaration)):

@@ -9,10 +9,14 @@ import dagster as dg
 from dagster._core.asset_graph_view.asset_graph_view import AssetGraphView
 from dagster._core.storage.dagster_run import RunRecord
 from dagster._core.storage.event_log import AssetRecord
-
-from sensors.dagster_internals.partitions import cancelled_partitions
-from sensors.dagster_internals.queries import latest_materializations, latest_observations
-from sensors.dagster_internals.tags import DATA_VERSION, INPUT_DATA_VERSION, INPUT_EVENT_POINTER, NO_EVENT
+from zarr_core.platform.sensors.dagster_internals.partitions import cancelled_partitions
+from zarr_core.platform.sensors.dagster_internals.queries import latest_materializations, latest_observations
+from zarr_core.platform.sensors.dagster_internals.tags import (
+    DATA_VERSION,
+    INPUT_DATA_VERSION,
+    INPUT_EVENT_POINTER,
+    NO_EVENT,
+)
 
 
 class _Condition(dg.AutomationCondition[dg.AssetKey]):

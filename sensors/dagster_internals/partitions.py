@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 import dagster as dg
 from dagster._core.execution.backfill import BulkActionsFilter, BulkActionStatus
-
-from sensors.dagster_internals.tags import BACKFILL
+from zarr_core.platform.sensors.dagster_internals.tags import BACKFILL
 
 
 @dataclass(frozen=True)

@@ -19,11 +19,10 @@ from dagster._core.storage.dagster_run import NOT_FINISHED_STATUSES
 from dagster._core.storage.event_log import SqlEventLogStorage, SqlEventLogStorageTable
 from dagster._core.storage.sqlalchemy_compat import db_select
 from dagster._core.storage.tags import GRPC_INFO_TAG
-
-from sensors.dagster_internals.partitions import unconverted_partitions
-from sensors.dagster_internals.runs import innermost
-from sensors.dagster_internals.tags import DATA_VERSION
-from sensors.pending import natural_order
+from zarr_core.platform.sensors.dagster_internals.partitions import unconverted_partitions
+from zarr_core.platform.sensors.dagster_internals.runs import innermost
+from zarr_core.platform.sensors.dagster_internals.tags import DATA_VERSION
+from zarr_core.platform.sensors.pending import natural_order
 
 # Number of records that one query fetches.
 _BATCH_RECORDS = 500

@@ -14,8 +14,8 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
+from zarr_core.platform.sensors.withdrawn import withdrawal
 
-from sensors.withdrawn import withdrawal
 from tests.helpers.described_source import Source
 from tests.helpers.small_source import KIND, write_source
 from zarr_core import __main__ as command

@@ -22,9 +22,9 @@ from urllib.parse import quote
 
 import dagster as dg
 import numpy as np
+from zarr_core.platform.assets.dataset import DatasetDeclaration
 
 import zarr_core
-from assets.dataset import DatasetDeclaration
 from tests.attacks.tally import Tally
 from tests.helpers import quick_dagster  # noqa: F401
 from tests.helpers.small_source import KIND, write_source

@@ -15,9 +15,8 @@ from pathlib import Path
 import pytest
 import yaml
 from dagster._core.instance.config import dagster_instance_config
-
-from resources.alerts import MAIL_FROM, MAIL_TO, SMTP, WEBHOOK
-from sensors import watchdog
+from zarr_core.platform.resources.alerts import MAIL_FROM, MAIL_TO, SMTP, WEBHOOK
+from zarr_core.platform.sensors import watchdog
 
 PROJECT = Path(__file__).resolve().parents[2]
 DEPLOY = PROJECT / "deploy"

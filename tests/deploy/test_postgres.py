@@ -13,9 +13,9 @@ import boto3
 import dagster as dg
 import pytest
 import yaml
+from zarr_core.platform.assets.dataset import DatasetDeclaration
+from zarr_core.platform.resources.pools import ConversionPool
 
-from assets.dataset import DatasetDeclaration
-from resources.pools import ConversionPool
 from tests.helpers.servers.postgres import DATABASE, USER, Postgres, postgres, programs
 from tests.helpers.stores import objects
 from tests.platform.conftest import dataset  # noqa: F401

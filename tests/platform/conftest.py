@@ -8,11 +8,11 @@ from pathlib import Path
 
 import dagster as dg
 import pytest
+from zarr_core.platform.assets.dataset import DatasetDeclaration
+from zarr_core.platform.resources.alerts import MAIL_FROM, MAIL_TO, SMTP, WEBHOOK
 
 import tests.helpers.quick_dagster  # noqa: F401
-from assets.dataset import DatasetDeclaration
 from definitions import defs
-from resources.alerts import MAIL_FROM, MAIL_TO, SMTP, WEBHOOK
 from tests.helpers.servers.alerts import MailServer, Webhook, serving
 from tests.platform.deployment import Deployment
 from tests.platform.trial import Trial
@@ -85,7 +85,7 @@ def location(deployment: Deployment) -> Iterator[dg.Definitions]:
 def nothing_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leaves out the report, which takes most of the time of a refresh."""
     monkeypatch.setattr("zarr_core.benchmark.run_benchmark", lambda *_, **__: {})
-    monkeypatch.setattr("assets.report._metadata", lambda *_: {})
+    monkeypatch.setattr("zarr_core.platform.assets.report._metadata", lambda *_: {})
 
 
 @pytest.fixture

@@ -58,7 +58,6 @@ class Deployment:
         other.declare("stalled", *STALLED)
         self.project.add_location("other", other.folder)
         self._silent = socket.create_server(("127.0.0.1", 0))
-        self.project.change("assets/report.py", "MEASURED_SAMPLES = 12", "MEASURED_SAMPLES = 1")
         shutil.copy(PROJECT / "deploy" / "local" / "dagster.yaml", self.home)
 
     def environment(self) -> dict[str, str]:

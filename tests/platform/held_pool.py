@@ -10,7 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from resources.pools import ConversionPool
+from zarr_core.platform.resources.pools import ConversionPool
+
 from tests.helpers.holding import held
 
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import dagster as dg
 import numpy as np
 import pandas as pd
+from zarr_core.platform.assets.wide_matrix.component import matrix_definitions
+from zarr_core.platform.assets.wide_matrix.declaration import MatrixDeclaration
+from zarr_core.platform.resources.warehouses import WarehouseAccess
+from zarr_core.platform.sensors.dagster_internals.tags import partition_range_tags
 
-from assets.wide_matrix.component import matrix_definitions
-from assets.wide_matrix.declaration import MatrixDeclaration
-from resources.warehouses import WarehouseAccess
-from sensors.dagster_internals.tags import partition_range_tags
 from tests.platform.trial import Recorded
 from zarr_core.matrix import WideMatrix
 from zarr_core.matrix.ingest.loader import MatrixLoader

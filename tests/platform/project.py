@@ -31,14 +31,14 @@ class Project:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        for name in ("assets", "resources", "sensors"):
-            shutil.copytree(PROJECT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(PROJECT / "assets" / "datasets", folder / "assets" / "datasets")
+        (folder / "assets" / "__init__.py").touch()
         for name in ("definitions.py", "workspace.yaml", "pyproject.toml"):
             shutil.copy(PROJECT / name, folder)
 
     def declare(self, folder: str, *lines: str) -> Path:
         """A dataset of points."""
-        return self.write(folder, "\n".join(["type: assets.component.PointDataset", "attributes:", *lines]) + "\n")
+        return self.write(folder, "\n".join(["type: zarr_core.platform.PointDataset", "attributes:", *lines]) + "\n")
 
     def write(self, folder: str, content: str) -> Path:
         """A declaration as it is."""
@@ -56,12 +56,11 @@ class Project:
         )
 
     def hold_conversions(self) -> None:
-        """Use a pool whose conversions a test can hold."""
-        self.change(
-            "definitions.py",
-            "from resources.pools import ConversionPool",
-            "from tests.platform.held_pool import HeldPool as ConversionPool",
-        )
+        """Use a pool whose conversions a test can hold, and measure one sample only."""
+        self.change("definitions.py", '"assets/datasets")', '"assets/datasets", conversion_pool=HeldPool())')
+        imports = "from zarr_core.platform import project_definitions"
+        held = f"from tests.platform.held_pool import HeldPool\n{imports}\nfrom zarr_core.platform.assets import report"
+        self.change("definitions.py", imports, f"{held}\n\nreport.MEASURED_SAMPLES = 1")
 
     def add_location(self, name: str, folder: Path) -> None:
         """Another code location in the workspace, with the definitions of a folder."""

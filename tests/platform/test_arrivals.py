@@ -86,7 +86,7 @@ def test_a_check_sees_no_sample_that_changed_after_the_listing(
     published: Trial, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The equivalence would call it damaged."""
-    split_rows = "assets.manifest.split_rows"
+    split_rows = "zarr_core.platform.assets.manifest.split_rows"
 
     def change(*_: object) -> list[Any]:
         write_run(published.source, 1, shift=1.0)

@@ -12,10 +12,10 @@ from dagster._core.definitions.asset_checks.asset_check_evaluation import AssetC
 from dagster._core.events import DagsterEvent, DagsterEventType
 from dagster._core.execution.asset_backfill import AssetGraphSubset
 from dagster._core.execution.backfill import BulkActionStatus, PartitionBackfill
+from zarr_core.platform.sensors.behind import check_complete, check_converted, conversions
+from zarr_core.platform.sensors.dagster_internals.queries import latest_check, older_than_its_source
+from zarr_core.platform.sensors.observations import KnownItems
 
-from sensors.behind import check_complete, check_converted, conversions
-from sensors.dagster_internals.queries import latest_check, older_than_its_source
-from sensors.observations import KnownItems
 from tests.platform.test_source_watch import Watcher
 from tests.platform.trial import Trial, corrupt, write_run
 from zarr_core.sources import SampleTree

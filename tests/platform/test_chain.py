@@ -13,11 +13,11 @@ import pytest
 import yaml
 from dagster._core.definitions.data_version import CachingStaleStatusResolver, StaleStatus
 from dagster._core.loader import LoadingContextForTest
+from zarr_core.platform.assets.zarr_samples import EntryReader
+from zarr_core.platform.resources.alerts import Alerts
+from zarr_core.platform.sensors.failures import failed_runs
+from zarr_core.platform.sensors.messages import failure_message
 
-from assets.zarr_samples import EntryReader
-from resources.alerts import Alerts
-from sensors.failures import failed_runs
-from sensors.messages import failure_message
 from tests.helpers.servers.alerts import MailServer, Webhook
 from tests.platform.trial import Trial, corrupt, write_run
 from zarr_core.errors import TransferError
@@ -328,7 +328,7 @@ def test_only_damage_is_called_damage(filled: Trial, monkeypatch: pytest.MonkeyP
         raise ValueError("no colours")
 
     monkeypatch.setattr(EntryReader, "metadata", refused)
-    monkeypatch.setattr("assets.zarr_samples.silhouette", fail)
+    monkeypatch.setattr("zarr_core.platform.assets.zarr_samples.silhouette", fail)
     (failed,) = filled.run("convert", "run_1", "run_4").get_step_failure_events()
     assert failed.step_failure_data.user_failure_data is not None
     description = failed.step_failure_data.user_failure_data.description or ""

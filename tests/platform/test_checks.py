@@ -7,10 +7,10 @@ from pathlib import Path
 import dagster as dg
 import pytest
 import torch
+from zarr_core.platform.assets.checks import comparable, dataset_checks
+from zarr_core.platform.assets.dataset import DatasetDeclaration
+from zarr_core.platform.resources.stores import StoreAccess
 
-from assets.checks import comparable, dataset_checks
-from assets.dataset import DatasetDeclaration
-from resources.stores import StoreAccess
 from tests.platform.trial import Trial, corrupt, write_run
 from zarr_core.points.convert.conversion import convert
 from zarr_core.points.store.manifest import SampleEntry, StoreManifest

@@ -18,10 +18,10 @@ from pathlib import Path
 
 import dagster as dg
 import pytest
+from zarr_core.platform.sensors import watchdog
+from zarr_core.platform.sensors.dagster_internals.queries import latest_check
+from zarr_core.platform.sensors.migration import CHECK
 
-from sensors import watchdog
-from sensors.dagster_internals.queries import latest_check
-from sensors.migration import CHECK
 from tests.helpers.holding import WAITING
 from tests.platform.deployment import (
     Deployment,

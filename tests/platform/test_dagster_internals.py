@@ -10,16 +10,16 @@ import pytest
 from dagster._core.definitions import data_version
 from dagster._core.definitions.metadata import TableMetadataSet
 from dagster._core.storage import tags as dagster_tags
-
-from sensors.dagster_internals import events as event_store
-from sensors.dagster_internals import tags as names
-from sensors.dagster_internals.events import MaterializationBatch, report_runless_events
-from sensors.dagster_internals.queries import (
+from zarr_core.platform.sensors.dagster_internals import events as event_store
+from zarr_core.platform.sensors.dagster_internals import tags as names
+from zarr_core.platform.sensors.dagster_internals.events import MaterializationBatch, report_runless_events
+from zarr_core.platform.sensors.dagster_internals.queries import (
     latest_observation,
     latest_observations,
     materialized_versions,
     observed_versions,
 )
+
 from tests.platform.trial import PROJECT
 
 SOURCE = dg.AssetKey(["trial", "source"])

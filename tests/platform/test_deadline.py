@@ -6,8 +6,7 @@ import threading
 
 import dagster as dg
 import pytest
-
-from sensors.deadline import TICK_SECONDS, within_the_tick
+from zarr_core.platform.sensors.deadline import TICK_SECONDS, within_the_tick
 
 
 def test_work_that_hangs_is_named_and_not_started_twice(monkeypatch: pytest.MonkeyPatch) -> None:

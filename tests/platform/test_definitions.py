@@ -15,10 +15,10 @@ from typing import Any
 import dagster as dg
 import pytest
 from pydantic import ValidationError
+from zarr_core.platform.assets.dataset import DatasetDeclaration
+from zarr_core.platform.sensors.operating import PAGE
 
-from assets.dataset import DatasetDeclaration
 from definitions import defs
-from sensors.operating import PAGE
 from tests.platform.project import Project
 from tests.platform.trial import PROJECT
 from zarr_core._util.redaction import redact
@@ -141,7 +141,7 @@ SHOW_WHAT_LOADED = """
 import json
 import dagster as dg
 from definitions import defs
-from sensors.operating import PAGE
+from zarr_core.platform.sensors.operating import PAGE
 
 loaded = defs()
 specs = {

@@ -10,11 +10,11 @@ from pathlib import Path
 import dagster as dg
 import numpy as np
 import pytest
+from zarr_core.platform.assets.component import PointDataset
+from zarr_core.platform.assets.dataset import DatasetDeclaration
+from zarr_core.platform.assets.exports import MATRIX_FORMATS, POINT_FORMATS, ExportDeclaration
+from zarr_core.platform.assets.wide_matrix.declaration import MatrixDeclaration
 
-from assets.component import PointDataset
-from assets.dataset import DatasetDeclaration
-from assets.exports import MATRIX_FORMATS, POINT_FORMATS, ExportDeclaration
-from assets.wide_matrix.declaration import MatrixDeclaration
 from tests.platform.automation import Automation
 from tests.platform.matrix_trial import MatrixTrial, declare
 from tests.platform.trial import Trial, write_run

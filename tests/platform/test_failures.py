@@ -36,11 +36,17 @@ from dagster._core.types.loadable_target_origin import LoadableTargetOrigin
 from dagster._core.utils import make_new_run_id
 from dagster._daemon.freshness import FreshnessDaemon
 from dagster._utils.error import SerializableErrorInfo
+from zarr_core.platform.assets.dataset import DatasetDeclaration
+from zarr_core.platform.resources.alerts import MAIL_TO, SMTP, Alerts
+from zarr_core.platform.sensors.failures import (
+    PUBLISHED_WITHIN_HOURS,
+    failed_checks,
+    failed_runs,
+    failing_sensors,
+    stale_datasets,
+)
+from zarr_core.platform.sensors.messages import WEBSERVER, failure_message
 
-from assets.dataset import DatasetDeclaration
-from resources.alerts import MAIL_TO, SMTP, Alerts
-from sensors.failures import PUBLISHED_WITHIN_HOURS, failed_checks, failed_runs, failing_sensors, stale_datasets
-from sensors.messages import WEBSERVER, failure_message
 from tests.helpers.servers.alerts import MailServer, Webhook, certificate_for_localhost, serving
 from tests.platform.trial import definitions_of
 
@@ -187,7 +193,7 @@ def test_stale_datasets_are_named_once(
         with monkeypatch.context() as patched:
             for module in ("dagster._daemon.freshness", "dagster._core.definitions.freshness_evaluator"):
                 patched.setattr(f"{module}.get_current_timestamp", lambda: now)
-            patched.setattr("sensors.failures.time", SimpleNamespace(time=lambda: now))
+            patched.setattr("zarr_core.platform.sensors.failures.time", SimpleNamespace(time=lambda: now))
             asyncio.run(FreshnessDaemon()._evaluate_asset(LoadingContextForTest(instance), node))
             return look(stale_datasets, repository)
 
@@ -232,7 +238,7 @@ def test_a_manifest_older_than_its_source_is_stale(
     def hours_later(hours: float) -> tuple[str, list[str]]:
         with monkeypatch.context() as patched:
             now = time.time() + 3600 * hours
-            patched.setattr("sensors.failures.time", SimpleNamespace(time=lambda: now))
+            patched.setattr("zarr_core.platform.sensors.failures.time", SimpleNamespace(time=lambda: now))
             return look(stale_datasets, repository)
 
     assert hours_later(3) == ("no asset is stale", [])
@@ -338,7 +344,7 @@ def test_failed_runs_are_reported_until_their_alert_is_sent(
     assert [len(ended.messages(each)) for each in (earlier, run, second)] == [0, 1, 1], "logged once"
 
     ended.run(broken)
-    monkeypatch.setattr("sensors.failures._SENT_FOR_SECONDS", -60)
+    monkeypatch.setattr("zarr_core.platform.sensors.failures._SENT_FOR_SECONDS", -60)
     assert logged in (ended.tick() or "")
     assert len(webhook.texts) == 1, "an alert that could not be sent for a day is given up"
 
@@ -528,7 +534,7 @@ def test_receivers_that_are_refused_are_logged(
 ) -> None:
     monkeypatch.setenv(MAIL_TO, "a@example.org, gone@example.org")
     mail_server.refused = {"gone@example.org"}
-    monkeypatch.setattr("resources.alerts.dg.get_dagster_logger", logging.getLogger)
+    monkeypatch.setattr("zarr_core.platform.resources.alerts.dg.get_dagster_logger", logging.getLogger)
     Alerts().send("long " * 10_000)
     assert "refused the receivers gone@example.org" in caplog.text
     assert len(mail_server.texts[0]) < 21_000

@@ -17,8 +17,7 @@ from dagster._core.storage.tags import AUTO_RETRY_RUN_ID_TAG, GRPC_INFO_TAG, WIL
 from dagster._core.test_utils import create_run_for_test
 from dagster._core.types.loadable_target_origin import LoadableTargetOrigin
 from dagster._daemon.auto_run_reexecution import auto_run_reexecution, event_log_consumer
-
-from sensors.lost_runs import lost_runs
+from zarr_core.platform.sensors.lost_runs import lost_runs
 
 LAUNCHED = {GRPC_INFO_TAG: "{}"}
 

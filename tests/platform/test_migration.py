@@ -9,10 +9,10 @@ from pathlib import Path
 
 import dagster as dg
 import pytest
+from zarr_core.platform.assets.migration import migration_job
+from zarr_core.platform.resources.stores import StoreAccess
+from zarr_core.platform.sensors.migration import CHECK
 
-from assets.migration import migration_job
-from resources.stores import StoreAccess
-from sensors.migration import CHECK
 from tests.platform.automation import Automation
 from tests.platform.test_chain import check_results
 from tests.platform.test_conditions import HOUR, cancel
@@ -225,7 +225,7 @@ def test_a_new_instance_takes_a_store_with_fingerprints_of_content(
     for file in (trial.source / "run_1").iterdir():
         os.utime(file, ns=(0, 0))
     size = sum(file.stat().st_size for file in (trial.source / "run_1").iterdir())
-    monkeypatch.setattr("sensors.takeover._MAX_READ_BYTES", size)
+    monkeypatch.setattr("zarr_core.platform.sensors.takeover._MAX_READ_BYTES", size)
 
     new = declared(trial, new_instance)
     automation, watcher = Automation(new), Watcher(new)

@@ -14,10 +14,9 @@ from urllib.parse import quote_plus
 import boto3
 import pydantic
 import pytest
+from zarr_core.platform.assets.dataset import DatasetDeclaration
+from zarr_core.platform.sensors import arrivals, notifications
 
-import sensors.arrivals
-import sensors.notifications
-from assets.dataset import DatasetDeclaration
 from tests.platform.test_source_watch import Watcher, observed
 from tests.platform.trial import Trial, write_run
 from zarr_core.sources import SampleTree
@@ -48,7 +47,7 @@ class Bucket(Watcher):
             return find(tree, sample_ids, folders)
 
         monkeypatch.setattr(SampleTree, "find", keep)
-        monkeypatch.setattr(sensors.arrivals, "time", SimpleNamespace(time=lambda: self.now))
+        monkeypatch.setattr(arrivals, "time", SimpleNamespace(time=lambda: self.now))
         monkeypatch.setattr("moto.sqs.models.unix_time_millis", lambda: self.now * 1000)
         self.notify()
 
@@ -147,7 +146,7 @@ def test_the_listing_of_the_whole_source_decides(bucket: Bucket, monkeypatch: py
     bucket.upload(3)
     bucket.settle()
     assert (bucket.looked, registered(bucket)) == ([], ["run_1", "run_2"]), "messages that never came"
-    bucket.now += sensors.notifications.LIST_SECONDS
+    bucket.now += notifications.LIST_SECONDS
     bucket.settle()
     assert registered(bucket) == ["run_1", "run_2", "run_3"]
     bucket.notify()
@@ -157,7 +156,7 @@ def test_the_listing_of_the_whole_source_decides(bucket: Bucket, monkeypatch: py
     assert registered(bucket) == ["run_1", "run_3"], "a removed object is answered by a listing"
     bucket.tick()
     assert bucket.looked == []
-    monkeypatch.setattr("sensors.notifications.MAX_FOLDERS", 1)
+    monkeypatch.setattr("zarr_core.platform.sensors.notifications.MAX_FOLDERS", 1)
     for number in (4, 5):
         bucket.upload(number)
     bucket.tick()

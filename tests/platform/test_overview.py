@@ -10,11 +10,11 @@ from pathlib import Path
 
 import dagster as dg
 import pytest
+from zarr_core.platform.resources.stores import StoreAccess
+from zarr_core.platform.resources.warehouses import WarehouseAccess
+from zarr_core.platform.sensors.arrivals import arrivals_sensor
+from zarr_core.platform.sensors.warehouse_batches import warehouse_batches_sensor
 
-from resources.stores import StoreAccess
-from resources.warehouses import WarehouseAccess
-from sensors.arrivals import arrivals_sensor
-from sensors.warehouse_batches import warehouse_batches_sensor
 from tests.platform.matrix_trial import MatrixTrial, declare
 from tests.platform.test_behind import cancel_backfill
 from tests.platform.trial import Trial, corrupt, write_run
@@ -129,7 +129,9 @@ def test_a_reason_is_that_of_the_latest_attempt(trial: Trial, monkeypatch: pytes
     assert not trial.run("convert", "run_1", "run_1").success
     assert sensor.tick()
     assert shown(trial)["reason of run_1"].startswith("surface_pressure: ")
-    monkeypatch.setattr("assets.zarr_samples.convert_each", None)  # the run fails before it looks at a sample
+    monkeypatch.setattr(
+        "zarr_core.platform.assets.zarr_samples.convert_each", None
+    )  # the run fails before it looks at a sample
     assert not trial.run("convert", "run_1", "run_1").success
     assert sensor.tick()
     assert shown(trial)["reason of run_1"] == "its run failed: its last event says why"
@@ -201,7 +203,7 @@ def test_the_history_of_a_matrix_is_read_once_and_not_needed(
     matrix = WideMatrix.open(matrix_sensor.trial.dataset.matrix)
     matrix.retire([], ["b0"])
     assert matrix_sensor.retired().startswith("1 batch: b0 (5 samples; 2")
-    monkeypatch.setattr("sensors.withdrawn.commits", damaged)
+    monkeypatch.setattr("zarr_core.platform.sensors.withdrawn.commits", damaged)
     assert matrix_sensor.retired().startswith("1 batch: b0 (5 samples; 2"), "nothing has been retired since"
     matrix.retire([], ["b1"])
     assert matrix_sensor.retired().startswith("2 batches: b1 (5 samples), b0 (5 samples); ")

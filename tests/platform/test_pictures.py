@@ -6,8 +6,7 @@ import re
 from urllib.parse import unquote
 
 import numpy as np
-
-from assets.pictures import silhouette
+from zarr_core.platform.assets.pictures import silhouette
 
 
 def test_a_silhouette_has_a_legend_and_its_extent() -> None:

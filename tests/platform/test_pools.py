@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from zarr_core.platform.resources.pools import ConversionPool, PoolDeclaration
 
-from resources.pools import ConversionPool, PoolDeclaration
 from tests.platform.trial import Trial, write_run
 
 CLUSTER = "dask_jobqueue.SLURMCluster"
@@ -57,8 +57,8 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> list[object]:
         with Threads(seen) as threads:
             yield threads
 
-    monkeypatch.setattr("resources.pools.import_dotted", {CLUSTER: Cluster}.__getitem__)
-    monkeypatch.setattr("resources.pools.dask_executor", dask_executor)
+    monkeypatch.setattr("zarr_core.platform.resources.pools.import_dotted", {CLUSTER: Cluster}.__getitem__)
+    monkeypatch.setattr("zarr_core.platform.resources.pools.dask_executor", dask_executor)
     return seen
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from sensors.refusals import refused_samples
+from zarr_core.platform.sensors.refusals import refused_samples
+
 from tests.platform.trial import Trial, corrupt, write_run
 from zarr_core.convert import convert
 

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 import boto3
 import pytest
 from moto import mock_aws
+from zarr_core.platform.resources.secrets import SECRET, secret_to_environment
+from zarr_core.platform.sensors import watchdog
 
 import definitions
-from resources.secrets import SECRET, secret_to_environment
-from sensors import watchdog
 
 
 @pytest.fixture(autouse=True)
@@ -36,7 +36,7 @@ def test_the_code_location_sets_what_the_secret_adds_to_the_environment(
 ) -> None:
     monkeypatch.setenv("ALERT_SMTP", "smtp://declared")
     store('{"ALERT_WEBHOOK": "https://from/secret", "ALERT_SMTP": "smtp://from.secret"}')
-    monkeypatch.setattr(definitions, "load_datasets", lambda folder, shared: shared)
+    monkeypatch.setattr("zarr_core.platform.assets.project.load_datasets", lambda project, declared, shared: shared)
     definitions.defs.load_fn()
     assert (os.environ["ALERT_WEBHOOK"], os.environ["ALERT_SMTP"]) == ("https://from/secret", "smtp://declared")
 
@@ -45,7 +45,7 @@ def test_the_watchdog_sends_alerts_to_the_address_of_the_secret(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     sent: list[tuple[str, str]] = []
-    monkeypatch.setattr("resources.alerts._post", lambda address, text: sent.append((address, text)))
+    monkeypatch.setattr("zarr_core.platform.resources.alerts._post", lambda address, text: sent.append((address, text)))
     monkeypatch.setattr(watchdog.sys, "argv", ["watchdog", "http://webserver:3000"])
     monkeypatch.setattr(watchdog, "problems_of", lambda address: ["no daemon runs"])
     assert watchdog.main() == 1

@@ -8,9 +8,9 @@ from typing import Any
 import dagster as dg
 import pytest
 from pydantic import ValidationError
+from zarr_core.platform.assets.dataset import DatasetDeclaration
+from zarr_core.platform.assets.shootout import ShootoutDeclaration
 
-from assets.dataset import DatasetDeclaration
-from assets.shootout import ShootoutDeclaration
 from tests.platform.matrix_trial import MatrixTrial, declare
 from tests.platform.trial import Trial, write_run
 from zarr_core.points.convert.conversion import convert

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import dagster as dg
 import pytest
+from zarr_core.platform.resources.stores import StoreAccess
+from zarr_core.platform.sensors.arrivals import arrivals_sensor
+from zarr_core.platform.sensors.dagster_internals.queries import observed_versions
+from zarr_core.platform.sensors.observations import KnownItems, latest_listing, listing_metadata
+from zarr_core.platform.sensors.pending import PendingChanges, find_changes
 
-from resources.stores import StoreAccess
-from sensors.arrivals import arrivals_sensor
-from sensors.dagster_internals.queries import observed_versions
-from sensors.observations import KnownItems, latest_listing, listing_metadata
-from sensors.pending import PendingChanges, find_changes
 from tests.platform.trial import Trial, write_run
 from zarr_core.points.store.head import load_manifest
 from zarr_core.sources import FileInfo, SourceSample
@@ -308,7 +308,7 @@ def test_many_events_are_stored_by_the_sensor_itself(
     trial: Trial, watcher: Watcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In one transaction; the daemon would store them one by one."""
-    monkeypatch.setattr("sensors.observations._MANY_EVENTS", 2)
+    monkeypatch.setattr("zarr_core.platform.sensors.observations._MANY_EVENTS", 2)
     for number in (1, 2, 3):
         write_run(trial.source, number)
     result = watcher.settle()

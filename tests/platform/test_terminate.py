@@ -14,12 +14,12 @@ from typing import Any
 
 import dagster as dg
 import pytest
+from zarr_core.platform.assets.retries import retried
+from zarr_core.platform.assets.wide_matrix import batches
+from zarr_core.platform.resources.pools import ConversionPool
+from zarr_core.platform.sensors.failures import failed_runs
+from zarr_core.platform.sensors.messages import WEBSERVER
 
-import assets.wide_matrix.batches
-from assets.retries import retried
-from resources.pools import ConversionPool
-from sensors.failures import failed_runs
-from sensors.messages import WEBSERVER
 from tests.helpers.servers.alerts import Webhook
 from tests.helpers.waiting import LIMIT_SECONDS, wait_for
 from tests.platform.matrix_trial import MatrixTrial, declare
@@ -96,16 +96,16 @@ def test_a_terminated_load_keeps_what_it_loaded(
     for batch_id in ("b0", "b1", "b2"):
         trial.write(batch_id)
     assert trial.run("look").success
-    load = assets.wide_matrix.batches._load
+    load = batches._load
 
     def terminating(loader: Any, batch_id: str) -> dict[str, Any]:
         if batch_id == "b1":
             # Once: a second attempt would load everything.
-            monkeypatch.setattr(assets.wide_matrix.batches, "_load", load)
+            monkeypatch.setattr(batches, "_load", load)
             terminate(instance, "trial_load")
         return load(loader, batch_id)
 
-    monkeypatch.setattr(assets.wide_matrix.batches, "_load", terminating)
+    monkeypatch.setattr(batches, "_load", terminating)
     trial.run("load", "b0", "b2")
     assert status(instance, "trial_load") is dg.DagsterRunStatus.CANCELED
     assert trial.loaded() == {"b0"}

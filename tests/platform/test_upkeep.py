@@ -7,9 +7,9 @@ from pathlib import Path
 
 import dagster as dg
 import pytest
+from zarr_core.platform.assets.component import dataset_definitions
+from zarr_core.platform.assets.upkeep import due_samples
 
-from assets.component import dataset_definitions
-from assets.upkeep import due_samples
 from tests.helpers.stores import flip
 from tests.platform.matrix_trial import MatrixTrial, declare
 from tests.platform.trial import Trial, write_run

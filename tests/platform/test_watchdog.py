@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import graphql
 import pytest
+from zarr_core.platform.sensors import watchdog
 
-from sensors import watchdog
 from tests.helpers.servers.alerts import MailServer, Webhook
 
 NOW = 1_800_000_000.0
@@ -108,7 +108,9 @@ def serve(monkeypatch: pytest.MonkeyPatch, data: Callable[[], dict[str, object]]
         return Response()
 
     monkeypatch.setattr(watchdog.requests, "post", post)
-    monkeypatch.setattr("sensors.watchdog.time", SimpleNamespace(time=lambda: NOW, sleep=lambda _: None))
+    monkeypatch.setattr(
+        "zarr_core.platform.sensors.watchdog.time", SimpleNamespace(time=lambda: NOW, sleep=lambda _: None)
+    )
 
 
 def test_a_problem_is_sent_when_it_begins_every_hour_and_when_it_is_over(

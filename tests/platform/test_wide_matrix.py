@@ -17,12 +17,12 @@ import pytest
 import yaml
 from dagster._core.definitions.data_version import CachingStaleStatusResolver, StaleStatus
 from dagster._core.loader import LoadingContextForTest
+from zarr_core.platform.assets.wide_matrix.checks import choose
+from zarr_core.platform.assets.wide_matrix.component import WarehouseMatrix
+from zarr_core.platform.resources.warehouses import WarehouseAccess
+from zarr_core.platform.sensors.observations import KnownItems
+from zarr_core.platform.sensors.warehouse_batches import list_warehouse, warehouse_batches_sensor
 
-from assets.wide_matrix.checks import choose
-from assets.wide_matrix.component import WarehouseMatrix
-from resources.warehouses import WarehouseAccess
-from sensors.observations import KnownItems
-from sensors.warehouse_batches import list_warehouse, warehouse_batches_sensor
 from tests.platform.automation import Automation
 from tests.platform.matrix_trial import FEATURES, MatrixTrial, declare, long_rows
 from tests.platform.trial import PROJECT

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import dagster as dg
 import torch
+from zarr_core.platform.assets.component import dataset_definitions
+from zarr_core.platform.assets.dataset import DatasetDeclaration
+from zarr_core.platform.assets.declaration import Declaration
+from zarr_core.platform.resources.pools import ConversionPool
+from zarr_core.platform.resources.stores import StoreAccess
+from zarr_core.platform.sensors.dagster_internals.tags import partition_range_tags
 
-from assets.component import dataset_definitions
-from assets.dataset import DatasetDeclaration
-from assets.declaration import Declaration
-from resources.pools import ConversionPool
-from resources.stores import StoreAccess
-from sensors.dagster_internals.tags import partition_range_tags
 from zarr_core.sources import resolve_kind
 
 PROJECT = Path(__file__).resolve().parents[2]

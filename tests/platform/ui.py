@@ -14,8 +14,7 @@ from dagster._core.storage.dagster_run import CANCELABLE_RUN_STATUSES
 from dagster._core.types.loadable_target_origin import LoadableTargetOrigin
 from dagster._core.workspace.context import WorkspaceProcessContext
 from dagster._core.workspace.load_target import InProcessWorkspaceLoadTarget
-
-from sensors.dagster_internals.tags import BACKFILL
+from zarr_core.platform.sensors.dagster_internals.tags import BACKFILL
 
 _TERMINATE = """mutation ($id: String!) { terminateRun(runId: $id) { __typename } }"""
 _CANCEL = """mutation ($id: String!) { cancelPartitionBackfill(backfillId: $id) { __typename } }"""

@@ -44,6 +44,7 @@ VERBS = {
     "gc": "Remove old generations, and everything that no kept generation names.",
     "matrix": "Create, load, show, complete, copy or export a wide matrix, or retire samples.",
     "quality": "Write a quality report of a wide matrix.",
+    "platform": "Create a Dagster project that converts what arrives.",
 }
 
 

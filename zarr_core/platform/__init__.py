@@ -1,0 +1,42 @@
+"""The Dagster platform: component types for ``defs.yaml``, and the definitions of a project.
+
+Its code lies in ``assets``, ``resources`` and ``sensors``: at the top of a checkout, and in this folder once installed.
+In both cases it is imported as ``zarr_core.platform.assets``, so that it takes these names from nobody.
+"""
+
+from __future__ import annotations
+
+import importlib
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+_HERE = Path(__file__).parent
+#: The folder that has ``assets``, ``resources``, ``sensors`` and ``deploy``.
+ROOT = _HERE if (_HERE / "assets").is_dir() else _HERE.parents[1]
+if ROOT != _HERE:
+    __path__.append(str(ROOT))
+
+_HOMES = {
+    "PointDataset": "assets.component",
+    "WarehouseMatrix": "assets.wide_matrix",
+    "project_definitions": "assets.project",
+}
+__all__ = sorted(_HOMES)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if not _is_complete():
+        raise ImportError(f"{__name__}.{name} needs Dagster: pip install 'zarr-core[platform]'")
+    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    # dg lists the components of every installed package, also where this one came without the platform.
+    return sorted({*globals(), *(__all__ if _is_complete() else ())})
+
+
+def _is_complete() -> bool:
+    return find_spec("dagster") is not None and find_spec("dagster_aws") is not None
