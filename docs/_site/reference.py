@@ -110,9 +110,9 @@ def _declarations() -> str:
     from zarr_core.platform.assets.wide_matrix import WarehouseMatrix
     from zarr_core.platform.assets.wide_matrix.declaration import MatrixDeclaration
 
-    lines = ["# Settings of declarations", "", "Keys of `attributes` in `assets/datasets/NAME/defs.yaml`."]
+    lines = ["# Settings of declarations", "", "Keys of `attributes` in the `defs.yaml` of a dataset."]
     for component, declaration in ((PointDataset, DatasetDeclaration), (WarehouseMatrix, MatrixDeclaration)):
-        lines += ["", f"## {component.__module__}.{component.__name__}".replace(".component.W", ".W"), ""]
+        lines += ["", f"## zarr_core.platform.{component.__name__}", ""]
         lines += [_first_line(component), "", *_table(declaration)]
     return "\n".join(lines) + "\n"
 

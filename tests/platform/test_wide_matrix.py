@@ -435,7 +435,7 @@ def test_a_setting_without_sense_is_refused(settings: dict[str, object], reason:
 def test_the_documented_declaration_has_every_setting(tmp_path: Path, instance: dg.DagsterInstance) -> None:
     (block,) = re.findall(r"```yaml\n(.*?)```", (PROJECT / "docs" / "warehouses.md").read_text(), re.DOTALL)
     documented = yaml.safe_load(block)
-    assert documented["type"] == "assets.wide_matrix.WarehouseMatrix"
+    assert documented["type"] == "zarr_core.platform.WarehouseMatrix"
     component = WarehouseMatrix(**documented["attributes"])
     assert set(documented["attributes"]) == set(WarehouseMatrix.model_fields)
     # An example is given of a setting that is None by default.
