@@ -44,6 +44,7 @@ def _metadata(folder: Path, report: dict[str, Any]) -> dict[str, Any]:
     return {
         "summary": dg.MetadataValue.md(headline_markdown(report)),
         "bytes_per_sample": dg.MetadataValue.md(bars(lengths, "bytes read for one training sample")),
+        "error_bounds": Wording(report).bounds_note,
         "report": dg.MetadataValue.path(folder / "report.html"),
         "generation": report["store"]["generation"],
         "share_of_bytes_read": round(bytes_read["drawn"] / bytes_read["pt"], 4),

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from zarr_core._util import command_line as cli
 from zarr_core._util.commands import shell
 from zarr_core._util.units import format_count, format_size
-from zarr_core.points.convert.savings import TRIED, bytes_per_point
+from zarr_core.points.convert.savings import TRIED, savings_of_source
 from zarr_core.sources.left_out import some
 from zarr_core.sources.survey import FileSummary, Survey, survey
 from zarr_core.storage import local_path
@@ -44,13 +44,13 @@ def _command(
             raise cli.WrongUseError(f"{write} exists; --write does not replace a file") from None
     text, document = _summary(found, write), _document(found)
     if error_bounds:
-        sample_id, sizes = bytes_per_point(found.kinds[0] if found.kinds else found.description, path)
-        text += (
-            f"\nbytes per point of {sample_id}: by default, then with --max-error FIELD=ERROR for {', '.join(TRIED)}"
-        )
-        for name, numbers in sizes.items():
+        saved = savings_of_source(found.kinds[0] if found.kinds else found.description, path)
+        tried = ", ".join(TRIED)
+        text += f"\nbytes per point of {saved['sample']}: by default, then with --max-error FIELD=ERROR for {tried}"
+        for name, numbers in saved["fields"].items():
             text += f"\n  {name}: {', '.join(f'{number:g}' for number in numbers)}"
-        document["bytes_per_point"] = {"sample": sample_id, "bounds": [None, *TRIED], "fields": sizes}
+        text += f"\n  all fields of the sample: {', '.join(map(format_size, saved['bytes']))}"
+        document["error_bounds"] = saved
     return cli.Result(text, document)
 
 

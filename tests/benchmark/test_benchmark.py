@@ -210,6 +210,29 @@ def test_summaries(report: dict[str, Any]) -> None:
     assert "CPU" in text
 
 
+def test_error_bounds_are_compared_with_the_settings_of_the_store(tmp_path: Path) -> None:
+    source = write_source(tmp_path / "source", ("run_1",), surface=4_000, volume=5_000)
+    stored = {"volume_velocity": "float32"}
+    convert(KIND, tmp_path / "store", source_url=str(source), codec="zstd:3", field_dtypes=stored)
+    report = run_benchmark(str(source), str(tmp_path / "store"), tmp_path / "report", repeats=1)
+    found = report["error_bounds"]
+    sizes = ZarrChunkReader(tmp_path / "store").read_attributes("run_1")["stored_bytes"]
+    for field, per_point in found["fields"].items():
+        points = 4_000 if field.startswith("surface") else 5_000
+        assert per_point[0] == pytest.approx(sizes[field] / points, rel=0.02)
+    assert found["bytes"][0] == pytest.approx(sum(sizes.values()), rel=0.01)
+    assert found["bytes"][1] < found["bytes"][2] < found["bytes"][0]
+    text = console_text(report)
+    assert "With a bound on all fields, the sample would take" in text
+    assert Wording(report).bounds_note in (tmp_path / "report" / "report.html").read_text()
+
+
+def test_a_missing_package_is_named_where_bounds_would_be(place: Path, report: dict[str, Any]) -> None:
+    missing = report | {"error_bounds": {"problem": "pip install 'zarr-core[pcodec]'"}}
+    assert "error bounds: Not measured: pip install 'zarr-core[pcodec]'" in console_text(missing)
+    assert Wording(missing).bounds_table == []
+
+
 @pytest.mark.parametrize(("local", "expected"), [(True, "files in the page cache"), (False, "over the network")])
 def test_the_note_names_the_location_of_the_files(report: dict[str, Any], local: bool, expected: str) -> None:
     assert report["local"]

@@ -14,8 +14,12 @@ from zarr_core.benchmark.contents import field_distributions, sample_picture
 from zarr_core.benchmark.measure import MeasuredSample, count_reads, locate_sample, time_reads
 from zarr_core.benchmark.request import BenchmarkRequest
 from zarr_core.errors import ZarrCoreError
+from zarr_core.format.names import FieldName
+from zarr_core.points.convert.savings import savings
 from zarr_core.points.read.reader import ZarrChunkReader
 from zarr_core.points.store.group import chunk_object_bytes
+from zarr_core.points.store.recorded_settings import current_settings
+from zarr_core.points.store.settings import ConversionSettings
 from zarr_core.points.verify.source import ComparedSource
 from zarr_core.points.verify.store import verify_store
 from zarr_core.reports.environment import environment
@@ -67,11 +71,25 @@ def make_report(request: BenchmarkRequest) -> tuple[dict[str, Any], dict[str, An
         "reads": count_reads(bar(samples, desc="bytes"), request.store, num_points, request.repeats),
         "throughput": time_reads(samples, reader, num_points, request.repeats, bar),
         "fields": field_distributions(reader, ids),
+        "error_bounds": _error_bounds(reader, samples[0]),
         "store": {"root": redact(request.store), **_store_facts(reader, samples)},
     }
     picture = sample_picture(reader, ids, num_points)
     report["picture"] = picture and picture.pop("sample_id")
     return report, picture
+
+
+def _error_bounds(reader: ZarrChunkReader, sample: MeasuredSample) -> dict[str, Any]:
+    """See :func:`zarr_core.points.convert.savings.savings`; "problem" instead where that is not possible."""
+    names = []
+    for field in sample.fields:
+        domain, _, name = reader.manifest.fields[field].array_name.partition("/")
+        names.append(FieldName(domain, name))
+    settings = current_settings(reader.manifest) or ConversionSettings()
+    try:
+        return savings(sample.sample_id, names, sample.source.load, settings)
+    except ZarrCoreError as error:  # as where the extra pcodec is not installed
+        return {"problem": str(error)}
 
 
 def _store_facts(reader: ZarrChunkReader, samples: Sequence[MeasuredSample]) -> dict[str, Any]:

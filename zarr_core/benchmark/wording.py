@@ -141,6 +141,33 @@ class Wording:
         return rows
 
     @property
+    def bounds_table(self) -> Table:
+        """Bytes per point of each field of a sample as it is stored and with error bounds, and bytes of all of them."""
+        found = self.report["error_bounds"]
+        if "problem" in found:
+            return []
+        rows = [["bytes per point", "as stored", *found["bounds"][1:]]]
+        for name, sizes in found["fields"].items():
+            rows.append([name, *(f"{size:g}" for size in sizes)])
+        return [*rows, ["the sample", *map(format_size, found["bytes"])]]
+
+    @property
+    def bounds_note(self) -> str:
+        """What error bounds would save, in sentences."""
+        found = self.report["error_bounds"]
+        if "problem" in found:
+            return f"Not measured: {found['problem']}"
+        stored, *bounded = found["bytes"]
+        shares = []
+        for bound, size in zip(found["bounds"][1:], bounded, strict=True):
+            shares.append(f"{readable_share(size / stored)} with {bound}")
+        return (
+            f"Fields of {found['sample']}, encoded with max_errors and thrown away. A bound is the largest error of a "
+            f"value, here in standard deviations. With a bound on all fields, the sample would take "
+            f"{' and '.join(shares)} of the bytes."
+        )
+
+    @property
     def store_facts(self) -> dict[str, str]:
         """What the manifest says."""
         store = self.report["store"]
@@ -171,6 +198,9 @@ def console_text(report: Mapping[str, Any]) -> str:
     for problem in equivalence["problems"]:
         lines.append(f"  {problem}")
     lines += ["", table(words.bytes_table), "", table(words.throughput_table), ""]
+    if words.bounds_table:
+        lines += [table(words.bounds_table), ""]
+    lines.append(f"error bounds: {words.bounds_note}")
     environment = ", ".join(f"{key} {value}" for key, value in report["environment"].items())
     return "\n".join([*lines, f"environment: {environment}", f"{words.headline}: {words.detail}."])
 

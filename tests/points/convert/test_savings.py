@@ -10,14 +10,15 @@ import pytest
 from tests.helpers.small_source import KIND, write_source
 from zarr_core import __main__ as command
 from zarr_core.convert import convert
-from zarr_core.points.convert.savings import bytes_per_point
+from zarr_core.points.convert.savings import savings_of_source
 from zarr_core.points.read.reader import ZarrChunkReader
 
 
 def test_the_sizes_are_those_of_a_conversion(tmp_path: Path) -> None:
     source = write_source(tmp_path / "source", ("run_1",), surface=16_384, volume=20_000)
-    sample_id, sizes = bytes_per_point(KIND, str(source))
-    assert sample_id == "run_1"
+    found = savings_of_source(KIND, str(source))
+    sizes = found["fields"]
+    assert found["sample"] == "run_1"
     assert sizes["surface_position"][0] == 12
     assert sizes["surface_pressure"][0] == 2
     default, coarse, fine = sizes["volume_velocity"]
@@ -26,6 +27,10 @@ def test_the_sizes_are_those_of_a_conversion(tmp_path: Path) -> None:
     convert(KIND, tmp_path / "store", root=source, max_errors={"volume_velocity": "1e-3std"})
     stored = ZarrChunkReader(tmp_path / "store").read_attributes("run_1")["stored_bytes"]["volume_velocity"]
     assert coarse == pytest.approx(stored / 20_000, rel=0.01)
+    points = {"surface": 16_384, "volume": 20_000}
+    for number, total in enumerate(found["bytes"]):
+        sums = [size[number] * points[name.partition("_")[0]] for name, size in sizes.items()]
+        assert total == pytest.approx(sum(sums), rel=0.01)
 
 
 def test_inspect_shows_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -34,9 +39,10 @@ def test_inspect_shows_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     out = capsys.readouterr().out
     assert "bytes per point of run_1: by default, then with --max-error FIELD=ERROR for 1e-3std, 1e-4std" in out
     assert "  volume_velocity: 6, " in out
+    assert "  all fields of the sample: " in out
     assert command.main(["inspect", str(source), "--error-bounds", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)["bytes_per_point"]
+    found = json.loads(capsys.readouterr().out)["error_bounds"]
     assert found["bounds"] == [None, "1e-3std", "1e-4std"]
     assert found["fields"]["volume_velocity"][0] == 6
     assert command.main(["inspect", str(source), "--json"]) == 0
-    assert "bytes_per_point" not in json.loads(capsys.readouterr().out)
+    assert "error_bounds" not in json.loads(capsys.readouterr().out)

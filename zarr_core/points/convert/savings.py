@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from zarr_core.format.bounds import ErrorBound
+from zarr_core.format.names import FieldName
 from zarr_core.format.shards import encode_chunk
 from zarr_core.format.shuffle import shuffle_permutation
 from zarr_core.points.convert.stored_values import as_points, bounded, stored_blocks
@@ -14,42 +16,80 @@ from zarr_core.points.store.settings import ConversionSettings
 from zarr_core.sources.description import SourceDescription
 from zarr_core.sources.tree import SampleTree
 
+if TYPE_CHECKING:
+    import torch
+
 #: The bounds that are tried.
 TRIED = ("1e-3std", "1e-4std")
 # Points of a field that are encoded. Any run of shuffled points is as the others.
 _POINTS = 1 << 17
 
 
-def bytes_per_point(kind: str | SourceDescription, source: str) -> tuple[str, Mapping[str, list[float]]]:
-    """Encode the fields of the first sample of a source.
+def savings_of_source(kind: str | SourceDescription, source: str) -> dict[str, Any]:
+    """:func:`savings` for the first sample of a source.
 
     Args:
         kind, source: of the dataset, as for :func:`~zarr_core.convert.convert`.
 
-    Returns:
-        Id of the sample, and by field the bytes per point: with the default settings, and with each bound of
-        :data:`TRIED`.
-
     Raises:
         SourceError: the source cannot be used, or has no samples.
         SampleError: a field cannot be stored.
+        StoreError: a package is missing.
     """
     tree = SampleTree(kind, source)
     sample_id, sample = next(iter(tree.discover().items()))
-    sizes: dict[str, list[float]] = {}
-    for canonical, file in tree.description.fields.items():
-        if canonical not in sample.files:
-            continue
-        values = as_points(sample_id, file.field, tree.load(sample, canonical))
-        rows = shuffle_permutation(0, sample_id, file.domain, len(values))[:_POINTS]
-        dim = values.shape[1]
-        sizes[canonical] = [dim * np.dtype(ConversionSettings().dtype_of(file.field)).itemsize]
+    names = [file.field for canonical, file in tree.description.fields.items() if canonical in sample.files]
+    return savings(sample_id, names, lambda canonical: tree.load(sample, canonical), ConversionSettings())
+
+
+def savings(
+    sample_id: str,
+    names: Iterable[FieldName],
+    load: Callable[[str], torch.Tensor],
+    settings: ConversionSettings,
+) -> dict[str, Any]:
+    """Encode the fields of a sample with settings, and with each bound of :data:`TRIED`.
+
+    Args:
+        sample_id: of the sample.
+        names: of the fields.
+        load: returns a field of the sample, by canonical name.
+        settings: those to compare with.
+
+    Returns:
+        A JSON document: "sample"; "bounds", None for the settings alone; in their order "fields", the bytes per point
+        of each field, and "bytes", those of all fields of the sample.
+
+    Raises:
+        SampleError: a field cannot be stored.
+        StoreError: a package is missing.
+    """
+    fields: dict[str, list[float]] = {}
+    total = np.zeros(1 + len(TRIED))
+    for name in names:
+        values = as_points(sample_id, name, load(name.canonical))
+        rows = shuffle_permutation(0, sample_id, name.domain, len(values))[:_POINTS]
+        sizes = [_bytes_per_point(values, rows, name, settings)]
+        own_dtypes = {field: dtype for field, dtype in settings.field_dtypes.items() if field != name.canonical}
         for bound in TRIED:
-            layout = ConversionSettings(max_errors={canonical: bound}).array_layout(file.field, len(rows), dim)
-            layout = bounded(layout, ErrorBound.parse(bound), values)
-            size = 0
-            for block in stored_blocks(values, rows, layout):
-                for start in range(0, len(block), layout.chunk_points):
-                    size += len(encode_chunk(layout, block[start : start + layout.chunk_points]))
-            sizes[canonical].append(round(size / len(rows), 2))
-    return sample_id, sizes
+            tried = replace(settings, field_dtypes=own_dtypes, max_errors={name.canonical: bound})
+            sizes.append(_bytes_per_point(values, rows, name, tried))
+        total += np.multiply(sizes, len(values))
+        fields[name.canonical] = np.round(sizes, 2).tolist()
+    return {"sample": sample_id, "bounds": [None, *TRIED], "fields": fields, "bytes": np.rint(total).tolist()}
+
+
+def _bytes_per_point(values: torch.Tensor, rows: np.ndarray, name: FieldName, settings: ConversionSettings) -> float:
+    """Bytes of the chunks of some rows, divided by their number; without codec those of the values."""
+    dim = values.shape[1]
+    layout = settings.array_layout(name, len(rows), dim)
+    if layout.codec.name == "none":
+        return dim * np.dtype(layout.dtype).itemsize
+    bound = settings.bound_of(name)
+    if bound is not None:
+        layout = bounded(layout, bound, values)
+    size = 0
+    for block in stored_blocks(values, rows, layout):
+        for start in range(0, len(block), layout.chunk_points):
+            size += len(encode_chunk(layout, block[start : start + layout.chunk_points]))
+    return size / len(rows)
