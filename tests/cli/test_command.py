@@ -26,7 +26,7 @@ from zarr_core.convert import convert
 from zarr_core.matrix import WideMatrix
 
 PROJECT = Path(__file__).resolve().parents[2]
-DOCUMENTS = [PROJECT / "README.md", *sorted((PROJECT / "docs").glob("*.md"))]
+DOCUMENTS = [PROJECT / "README.md", *sorted((PROJECT / "docs").rglob("*.md"))]
 #: Deprecated spellings, kept for existing scripts.
 OLD = {"--root", "--pt-root", "--source-url", "--zarr-root", "--splits"}
 KIND = "drivaernet"

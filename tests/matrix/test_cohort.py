@@ -2,33 +2,22 @@
 
 from __future__ import annotations
 
-import re
-import shlex
 from pathlib import Path
-from typing import Any
 
 import h5py
 import numpy as np
 import pytest
 
-from zarr_core.__main__ import main
+from tests.helpers.pages import run_page
 from zarr_core.datasets import MatrixDataset
 
 PROJECT = Path(__file__).parents[2]
-BLOCK = re.compile(r"```(sh|python)\n(.*?)```", re.DOTALL)
 
 
 def test_the_tutorial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "examples").symlink_to(PROJECT / "examples")
     monkeypatch.chdir(tmp_path)
-    names: dict[str, Any] = {}
-    for kind, text in BLOCK.findall((PROJECT / "docs" / "cohort.md").read_text()):
-        if kind == "python":
-            exec(text, names)
-            continue
-        for line in text.splitlines():
-            command, *words = shlex.split(line)
-            assert (command, main(words)) == ("zarr-core", 0), line
+    names = run_page("cohort.md")
     assert len(names["brain"]) == 8
     assert len(names["measured"]) > 1_000
     assert 0 < len(names["covered"]) < len(names["region"])
