@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import re
+import tarfile
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 import yaml
+import zarr
 
 from assets.dataset import DatasetDeclaration
-from tests.helpers.pages import run_page
+from tests.helpers.pages import DOCS, run_page
 from tests.helpers.solver_files import write_case
 from zarr_core.convert import convert
+from zarr_core.points.store.head import load_manifest
 from zarr_core.sources import SampleTree, resolve_kind
 
 PROJECT = Path(__file__).resolve().parents[1]
@@ -108,3 +113,80 @@ def test_the_tutorial_of_a_watched_bucket(folder: Path, s3_root: str, capsys: py
     (declared,) = (folder / "assets").rglob("defs.yaml")
     attributes = yaml.safe_load(declared.read_text())["attributes"]
     assert DatasetDeclaration.model_validate(attributes).store == store
+
+
+def old_samples() -> dict[str, dict[str, np.ndarray]]:
+    """What the pages below ``docs/coming_from`` begin with, by name of the sample."""
+    random = np.random.default_rng(0)
+    size = {"position": (5000, 3), "pressure": (5000,)}
+    return {
+        f"case_{number}": {name: random.normal(size=shape).astype(np.float32) for name, shape in size.items()}
+        for number in range(4)
+    }
+
+
+def write_groups(folder: Path) -> None:
+    for case, arrays in old_samples().items():
+        zarr.create_group(folder / f"{case}.zarr")
+        for name, values in arrays.items():
+            zarr.create_array(folder / f"{case}.zarr", name=name, data=values)
+
+
+def write_tar(folder: Path) -> None:
+    folder.mkdir()
+    with tarfile.open(folder / "shard-000000.tar", "w") as shard:
+        for case, arrays in old_samples().items():
+            for name, values in arrays.items():
+                np.save(folder / "array.npy", values)
+                shard.add(folder / "array.npy", f"{case}.{name}.npy")
+
+
+def write_litdata(folder: Path) -> None:
+    litdata = pytest.importorskip("litdata", reason="litdata is not installed", exc_type=ImportError)
+    samples = old_samples()
+    items = [{"id": case, **{name: torch.from_numpy(v) for name, v in samples[case].items()}} for case in samples]
+    litdata.optimize(items.__getitem__, list(range(len(items))), str(folder), num_workers=1, chunk_bytes="64MB")
+
+
+def write_h5ad(_: Path) -> None:
+    anndata = pytest.importorskip("anndata", reason="anndata is not installed")
+    pandas = pytest.importorskip("pandas", reason="anndata needs it")
+    obs = pandas.DataFrame({"age": np.arange(20.0, 32)}, index=[f"GSM{number}" for number in range(12)])
+    var = pandas.DataFrame(index=[f"cg{number}" for number in range(50)])
+    values = np.random.default_rng(0).uniform(size=(12, 50)).astype(np.float32)
+    anndata.AnnData(values, obs=obs, var=var).write_h5ad("cells.h5ad")
+
+
+def write_pt(folder: Path) -> None:
+    for case, arrays in old_samples().items():
+        (folder / case).mkdir(parents=True)
+        for name, values in arrays.items():
+            torch.save(torch.from_numpy(values), folder / case / f"{name}.pt")
+
+
+@pytest.mark.parametrize(
+    ("page", "write"),
+    [
+        ("physicsnemo", write_groups),
+        ("webdataset", write_tar),
+        ("litdata", write_litdata),
+        ("anndata", write_h5ad),
+        ("pt_files", write_pt),
+    ],
+)
+def test_coming_from(folder: Path, page: str, write: Callable[[Path], None]) -> None:
+    write(folder / "old")
+    batch = run_page(f"coming_from/{page}.md")["batch"]
+    if page == "anndata":
+        assert batch["beta"].shape == (4, 50)
+        assert Path("again.h5ad").exists()
+        return
+    # Those of the shards, which the last block reads, are whole.
+    assert batch["surface_position"].shape == (2, 5000 if page == "webdataset" else 1024, 3)
+    assert set(load_manifest("store").samples) == set(old_samples())
+
+
+def test_every_page_of_a_section_is_run() -> None:
+    tested = (PROJECT / "tests" / "test_docs.py").read_text()
+    for page in (*DOCS.glob("tutorials/*.md"), *DOCS.glob("coming_from/*.md")):
+        assert f'("{page.stem}", ' in tested or f'run_page("tutorials/{page.name}"' in tested, page
