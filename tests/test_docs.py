@@ -190,3 +190,18 @@ def test_every_page_of_a_section_is_run() -> None:
     tested = (PROJECT / "tests" / "test_docs.py").read_text()
     for page in (*DOCS.glob("tutorials/*.md"), *DOCS.glob("coming_from/*.md")):
         assert f'("{page.stem}", ' in tested or f'run_page("tutorials/{page.name}"' in tested, page
+
+
+def test_every_term_of_the_glossary_is_used_in_the_documentation() -> None:
+    terms = re.findall(r"^\| ([^|]+) \| [^|]+ \|$", (DOCS / "glossary.md").read_text(), re.MULTILINE)[1:]
+    assert len(terms) > 40
+    assert terms == sorted(set(terms))
+    pages = [page.read_text().casefold() for page in DOCS.rglob("*.md") if page.name != "glossary.md"]
+    words = {term: [page for page in pages if re.search(rf"\b{term}(s|es)?\b", page)] for term in terms}
+    assert {term for term, found in words.items() if not found} == set()
+
+
+def test_the_questions_are_answered_once() -> None:
+    questions = re.findall(r"^## (.*)$", (DOCS / "faq.md").read_text(), re.MULTILINE)
+    assert len(questions) == len(set(questions)) == 15
+    assert all(question.endswith("?") for question in questions)
