@@ -12,8 +12,8 @@ import pytest
 import torch
 import yaml
 import zarr
+from zarr_core.platform.assets.dataset import DatasetDeclaration
 
-from assets.dataset import DatasetDeclaration
 from tests.helpers.pages import DOCS, run_page
 from tests.helpers.solver_files import write_case
 from zarr_core.convert import convert
