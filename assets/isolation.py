@@ -4,8 +4,11 @@ import os
 import re
 import sys
 from collections.abc import Collection
+from importlib.machinery import ModuleSpec
+from importlib.util import module_from_spec
 from itertools import count
 from pathlib import Path
+from types import ModuleType
 
 import dagster as dg
 import pydantic
@@ -31,7 +34,7 @@ def load_datasets(project: Path, declared: Path, shared: dg.Definitions) -> dg.D
         shared: resources, executor and sensors.
     """
     validating = os.environ.get("DAGSTER_IS_DEFS_VALIDATION_CLI") == "1"
-    tree = dg.ComponentTree.for_project(project)
+    tree = dg.ComponentTree.from_module(_package(declared), project)
     loaded: list[dg.Definitions] = []
     replaced: set[str] = set()
     for folder in sorted({path.parent for path in declared.rglob("defs.yaml")}):
@@ -49,6 +52,15 @@ def load_datasets(project: Path, declared: Path, shared: dg.Definitions) -> dg.D
             dataset = _not_loaded(name, error)
         loaded.append(dataset)
     return dg.Definitions.merge(*loaded, shared)
+
+
+def _package(folder: Path) -> ModuleType:
+    """The folder as a package, which Dagster wants: under a name of its own, because another may have the folder's."""
+    spec = ModuleSpec(f"{__package__}.declared", None, is_package=True)
+    spec.submodule_search_locations = [str(folder)]
+    package = module_from_spec(spec)
+    sys.modules[spec.name] = package  # a declaration may name a component type in a file beside it
+    return package
 
 
 def _free_name(path: str, taken: Collection[str]) -> str:

@@ -1,6 +1,5 @@
 """The definitions of a project: all declared datasets, and the resources and sensors that they share."""
 
-import sys
 import warnings
 from pathlib import Path
 from typing import Any
@@ -21,9 +20,8 @@ def project_definitions(project: Path, declarations: str, **resources: Any) -> d
     """The definitions of every ``defs.yaml`` below a folder, with resources and sensors.
 
     Args:
-        project: absolute path of the project, which relative paths in declarations are relative to; its
-            ``pyproject.toml`` names the folder of declarations as ``tool.dg.project.defs_module``.
-        declarations: that folder, relative to the project.
+        project: absolute path of the project, which relative paths in declarations are relative to.
+        declarations: the folder, relative to the project.
         **resources: resources to use instead of the platform's ``stores``, ``conversion_pool``, ``warehouses`` and
             ``alerts``.
     """
@@ -31,9 +29,6 @@ def project_definitions(project: Path, declarations: str, **resources: Any) -> d
     # repeated these warnings: nine of ten lines in the log of the code server.
     for category in (dg.BetaWarning, dg.PreviewWarning):
         warnings.filterwarnings("ignore", category=category)
-    # Dagster imports the module of declarations, and has the project on the path only while it imports definitions.py.
-    if str(project) not in sys.path:
-        sys.path.append(str(project))
     secret_to_environment()
     shared = dg.Definitions(
         resources={

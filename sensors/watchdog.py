@@ -1,4 +1,4 @@
-"""Checks a deployment from outside: ``python -m sensors.watchdog http://localhost:3000``.
+"""Checks a deployment from outside: ``python -m zarr_core.platform.sensors.watchdog http://localhost:3000``.
 
 No sensor runs while its code location does not load or the daemon is down. This command asks the webserver, prints
 what is wrong, sends it as an alert, and exits with status 1, as cron needs it. With ``--every 60`` it looks again every
@@ -128,7 +128,7 @@ class Watch:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Check a webserver once, or again and again; returns the exit status."""
-    parser = argparse.ArgumentParser("python -m sensors.watchdog", description="Checks a deployment from outside.")
+    parser = argparse.ArgumentParser("python -m zarr_core.platform.sensors.watchdog", description="Checks a deployment from outside.")
     parser.add_argument("address", help="address of the webserver, such as http://localhost:3000")
     parser.add_argument("--every", type=float, metavar="SECONDS", help="pause between two looks; default: look once")
     given = parser.parse_args(arguments)
