@@ -61,17 +61,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.usefixtures("folder")
-def test_the_tutorial_of_own_data(capsys: pytest.CaptureFixture[str]) -> None:
-    names = run_page("tutorials/own_data.md")
-    printed = capsys.readouterr().out
-    assert "8 converted" in printed
-    assert "splits: train 6, test 2" in printed
-    assert -1500 < names["lowest"] < names["highest"] < 300
-    assert len(names["losses"]) == 3 * 20 - 1, "the resumed run has the batches that the first one left"
-    assert names["losses"][-1] < names["first_loss"] / 2
-
-
 def few_cases(folder: Path) -> Path:
     """Two small cases with the files that the page names, in the place of real ones."""
     for number in (42, 43):
@@ -187,7 +176,7 @@ def test_coming_from(folder: Path, page: str, write: Callable[[Path], None]) -> 
 
 
 def test_every_page_of_a_section_is_run() -> None:
-    tested = (PROJECT / "tests" / "test_docs.py").read_text()
+    tested = "".join((PROJECT / "tests" / name).read_text() for name in ("test_docs.py", "test_site.py"))
     pages = (*DOCS.glob("tutorials/*.md"), *DOCS.glob("coming_from/*.md"))
     for page in (page for page in pages if "```" in page.read_text()):
         assert f'("{page.stem}", ' in tested or f'run_page("tutorials/{page.name}"' in tested, page
@@ -204,5 +193,5 @@ def test_every_term_of_the_glossary_is_used_in_the_documentation() -> None:
 
 def test_the_questions_are_answered_once() -> None:
     questions = re.findall(r"^## (.*)$", (DOCS / "faq.md").read_text(), re.MULTILINE)
-    assert len(questions) == len(set(questions)) == 15
+    assert len(questions) == len(set(questions)) == 17
     assert all(question.endswith("?") for question in questions)
