@@ -64,3 +64,6 @@ def test_the_site_is_built_without_a_warning(tmp_path: Path, reference: Any) -> 
     training = (tmp_path / "training" / "index.html").read_text()
     assert 'href="../project/examples/recipes/lightning/"' in training, "links that leave docs/ stay on the site"
     assert (tmp_path / "project/examples/recipes/lightning/train.py/index.html").is_file()
+    look = (tmp_path / "project/examples/notebooks/look.ipynb/index.html").read_text()
+    assert "<h2" in look, "a notebook is a page of its cells"
+    assert "cell_type" not in look

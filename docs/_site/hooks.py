@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import sys
@@ -68,13 +69,24 @@ def on_files(files: Any, config: Any) -> Any:
             files.append(File.generated(config, place, abs_src_path=str(PROJECT / path)))
             continue
         text = (PROJECT / path).read_text()
-        if not path.endswith(".md"):
+        if path.endswith(".ipynb"):
+            text = notebook(text)
+        elif not path.endswith(".md"):
             kind = {"py": "python"}.get(path.rpartition(".")[2], path.rpartition(".")[2])
             text = f"---\nsearch:\n  exclude: true\n---\n# `{path}`\n\n````{kind}\n{text}````\n"
         files.append(File.generated(config, place, content=text))
     for place, text in reference.pages().items():
         files.append(File.generated(config, f"reference/{place}", content=text))
     return files
+
+
+def notebook(text: str) -> str:
+    """The cells of a notebook as a page."""
+    cells = []
+    for cell in json.loads(text)["cells"]:
+        source = "".join(cell["source"])
+        cells.append(source if cell["cell_type"] == "markdown" else f"```python\n{source}\n```")
+    return "\n\n".join(cells)
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
