@@ -1,4 +1,4 @@
-"""Archives of the packed layout: their bytes are those of ``docs/format.md``, and any ZIP reader opens them."""
+"""Archives of the packed layout: their bytes are those of ``docs/packed_format.md``, and any ZIP reader opens them."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_regular_chunks_are_four_numbers_whatever_their_digits() -> None:
 
 
 def test_the_bytes_are_those_of_the_page() -> None:
-    """Written by hand from ``docs/format.md``."""
+    """Written by hand from ``docs/packed_format.md``."""
     data = b"x" * 10
     packed = pack({chunk_name(FIELDS[0], 0): data})
     size = struct.unpack_from("<I", packed, 18)[0]

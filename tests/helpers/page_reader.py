@@ -1,4 +1,4 @@
-"""Reads packed samples by ``docs/format.md`` alone: nothing here is taken from the library."""
+"""Reads packed samples by ``docs/packed_format.md`` alone: nothing here is taken from the library."""
 
 import base64
 import json
