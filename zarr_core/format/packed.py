@@ -3,7 +3,8 @@
 The first entry is the group's ``zarr.json``, with the positions of all other entries in its attributes. It and its
 header are the head of the archive, which one request reads. Then follow the chunks, ordered like row groups: chunk 0 of
 every field of a domain, chunk 1 of every field, and so on. A draw of one chunk is one byte range for all fields. Every
-chunk begins at a multiple of 64 bytes, and chunks of equal length lie at equal distances. See ``docs/packed_format.md``.
+chunk begins at a multiple of 64 bytes, and chunks of equal length lie at equal distances. See
+``docs/packed_format.md``.
 """
 
 from __future__ import annotations
