@@ -12,6 +12,7 @@ import shlex
 import signal
 import time
 from concurrent.futures import Future
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -28,7 +29,7 @@ from zarr_core.points.convert.conversion import convert
 from zarr_core.points.store.head import load_manifest
 from zarr_core.shootout import candidates, loading, run, run_shootout, tiers, turns, workload
 from zarr_core.shootout.__main__ import _tiers, main
-from zarr_core.shootout.candidates import COLUMNS, OURS, Candidate, Loader, candidate, chunk_sizes
+from zarr_core.shootout.candidates import COLUMNS, LOSSY, OURS, Candidate, Loader, candidate, chunk_sizes
 from zarr_core.shootout.case import Case
 from zarr_core.shootout.formats import Entry
 from zarr_core.shootout.formats.npy import Window
@@ -91,20 +92,24 @@ def test_page_and_json_of_a_small_store(store: Path, tmp_path: Path, monkeypatch
     report = shootout(store, tmp_path)
     assert json.loads((tmp_path / "out" / "shootout.json").read_text()) == report
     rows = report["measurements"]
-    assert {row["format"] for row in rows} == {"zarr_core", ".npy", ".pt", "pickle"}
+    assert {row["format"] for row in rows} == {"zarr_core", ".npy", ".pt", "pickle", LOSSY}
     assert {row["reads"] for row in rows} == {"draws", "samples"}
     assert {row["codec"] for row in rows if row["format"] == "zarr_core"} >= {"none", "blosc-lz4:5", "zstd:3"}
     assert len({row["chunk_points"] for row in rows if row["format"] == "zarr_core"}) > 1
     of_layouts = {(row["layout"], row["reads"]) for row in rows if row["format"] == "zarr_core"}
     assert of_layouts == set(itertools.product(("directory", "packed"), ("draws", "samples")))
     assert all(row["low"] <= row["median"] <= row["high"] for row in rows)
+    (lossy,) = (row for row in rows if row["format"] == LOSSY)
+    assert (lossy["reads"], lossy["codec"], lossy["compared"]) == ("draws", "pcodec:8", False)
+    assert any(LOSSY in reason for reason in report["verdict"]["reasons"])
+    assert not any(LOSSY in entry["what"] for entry in report["not_measured"]), "it takes no part in the turns"
     (pt, *_) = (row for row in rows if row["format"] == ".pt")
     assert pt["objects"] == 7, "a file per field"
     assert pt["inodes"] == 8
     reasons = {entry["what"]: entry["reason"] for entry in report["not_measured"]}
     assert reasons["Unheard of"] == "no_such_library is not installed"
     assert reasons["draws: Broken, on scratch"] == "KeyError: 'no such chunk'"
-    draws = [row for row in rows if row["reads"] == "draws"]
+    draws = [row for row in rows if row["reads"] == "draws" and row is not lossy]
     compared = [row for row in draws if row["compared"]] or draws
     assert report["verdict"]["setting"] in compared
     assert report["verdict"]["setting"]["median"] >= 0.95 * max(row["median"] for row in compared)
@@ -112,8 +117,18 @@ def test_page_and_json_of_a_small_store(store: Path, tmp_path: Path, monkeypatch
     page = (tmp_path / "out" / "shootout.html").read_text()
     assert report["verdict"]["command"].splitlines()[-1].partition("(")[0] in page
     assert "no_such_library is not installed" in page
+    assert "64 points, error bound 1e-3 std, lossy</td>" in page, "bytes of it"
     assert page.count("<svg") >= 3
     assert not re.search(r"(?:src|href)=[\"']?https?:", page)
+
+
+def test_error_bounds_are_left_out_where_their_codec_is_not_installed(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run, "BOUNDED", replace(candidates.BOUNDED, package="no_such_library"))
+    report = shootout(store, tmp_path, formats=[OURS])
+    assert {"what": LOSSY, "reason": "no_such_library is not installed"} in report["not_measured"]
+    assert {row["format"] for row in report["measurements"]} == {OURS}
 
 
 class Broken(Window):
@@ -267,6 +282,18 @@ def simulated(
     monkeypatch.setattr(run, "time", SimpleNamespace(monotonic=lambda: now))
     monkeypatch.setattr(loading.Timer, "epochs", measure)
     return run.measure_all(options), now
+
+
+def test_a_lossy_setting_that_is_the_fastest_takes_part_in_nothing_further(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = ShootoutRequest(str(store), {"scratch": str(tmp_path)}, samples=2, budget=2000)
+    report, _ = simulated(monkeypatch, options)
+    (lossy,) = (row for row in report["measurements"] if row["format"] == LOSSY)
+    assert lossy["median"] == max(row["median"] for row in report["measurements"])
+    assert lossy["threads"] == lossy["workers"] == 0
+    assert not lossy["compared"]
+    assert report["verdict"]["setting"]["format"] != LOSSY
 
 
 def rate_of(loader: Loader) -> float:

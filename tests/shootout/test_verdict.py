@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from zarr_core.shootout.candidates import ENTRIES, Candidate, Loader, candidate
+from zarr_core.shootout.candidates import BOUNDED, ENTRIES, LOSSY, Candidate, Loader, candidate
 from zarr_core.shootout.case import Case
 from zarr_core.shootout.measurement import Measurement, choose
 from zarr_core.shootout.verdict import format_rate, judge
@@ -77,6 +77,17 @@ def test_another_format_wins_where_it_is_faster_and_the_best_store_is_named_too(
     assert found["headline"].startswith(".npy, no workers, on scratch. scratch is the bottleneck of the first epoch")
     assert found["store"]["format"] == "zarr_core"
     assert "zarr-core does not write .npy" in found["command"]
+
+
+def test_values_within_a_bound_are_named_but_never_recommended() -> None:
+    chosen = candidate(BOUNDED, "pcodec", 16384, "points", "packed")
+    lossy = Measurement("scratch", chosen, "draws", [9000.0], first=800.0, bytes=4e5, inodes=1.0, compared=True)
+    found = verdict(ours("scratch", 1000, first=500.0), lossy)
+    assert found["setting"]["format"] == found["store"]["format"] == "zarr_core"
+    assert LOSSY not in found["headline"] + found["command"] + str(found["by_tier"])
+    (named,) = (reason for reason in found["reasons"] if LOSSY in reason)
+    assert "not compared with the settings above: 400 kB per sample, 9,000 draws/s" in named
+    assert not any("first epoch, and in each epoch" in reason for reason in found["reasons"])
 
 
 def test_only_settings_that_took_all_their_turns_are_compared() -> None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from zarr_core.format.codecs import Codec
+from zarr_core.format.codecs import BOUNDED_CODEC, Codec
 from zarr_core.points.store.settings import ConversionSettings, Layout
 from zarr_core.shootout.formats import Entry
 
 OURS = "zarr_core"
 COLUMNS = "zarr_core, column-major copy"
+LOSSY = "zarr_core, error bound 1e-3 std, lossy"
 _HOME = "zarr_core.shootout.formats"
 _CODECS = ("none", "blosc-lz4", "blosc-zstd:1", "zstd:3")
 _STORE: dict[str, Any] = {"copy": "store", "is_store": True}
@@ -115,6 +116,10 @@ ENTRIES = (
     Entry("LitData", f"{_HOME}.litdata_items:Whole", {}, "litdata"),
     Entry("MDS", f"{_HOME}.mds:MDS", {}, "streaming"),
 )
+#: A setting of a store that changes its values, so that it is never recommended; positions are as in the others.
+BOUNDED = Entry(
+    LOSSY, f"{_HOME}.stores:Reader", {"error_bound": "1e-3std"}, BOUNDED_CODEC, copy="bounded", is_store=True
+)
 #: Formats of a wide matrix, in the order of their importance.
 MATRIX_ENTRIES = (
     Entry(OURS, f"{_HOME}.matrices:Matrix", **_STORE),
@@ -147,7 +152,7 @@ def candidate(entry: Entry, codec: str, chunk: int, unit: str, layout: Layout = 
     settings: dict[str, Any] = {"codec": codec, f"chunk_{unit}": chunk}
     if unit == "points":
         # Other libraries read a folder faster than an archive.
-        settings["layout"] = layout = layout if entry.name == OURS else "directory"
+        settings["layout"] = layout = layout if entry.name in (OURS, LOSSY) else "directory"
     chosen = replace(entry, arguments={**entry.arguments, "settings": settings})
     return Candidate(chosen, codec, chunk, unit, settings.get("layout", ""))
 

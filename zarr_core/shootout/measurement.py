@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from zarr_core.shootout.candidates import NO_WORKERS, Candidate, Loader
+from zarr_core.shootout.candidates import LOSSY, NO_WORKERS, Candidate, Loader
 
 # A setting that is at most this much slower than the best one may be named instead, if the error bars overlap.
 _TOLERANCE = 0.05
@@ -122,6 +122,11 @@ class Measurements(list[Measurement]):
         for name, value in wanted.items():
             found = Measurements(m for m in found if getattr(m, name) == value)
         return found
+
+    @property
+    def exact(self) -> Measurements:
+        """Those that hold the values of the samples, not values within an error bound."""
+        return Measurements(m for m in self if m.format != LOSSY)
 
     @property
     def fastest(self) -> Measurements:

@@ -11,7 +11,7 @@ from typing import Any
 from zarr_core._util.units import format_size
 from zarr_core.reports.charts import as_svg
 from zarr_core.reports.templates import render
-from zarr_core.shootout.candidates import COLUMNS, OURS, Loader, store_settings
+from zarr_core.shootout.candidates import COLUMNS, LOSSY, OURS, Loader, store_settings
 from zarr_core.shootout.case import number_of_samples
 from zarr_core.shootout.figures import rates_chart, waiting_chart
 from zarr_core.shootout.verdict import format_rate
@@ -33,7 +33,7 @@ def render_page(report: dict[str, Any]) -> str:
         figure = rates_chart(_by_the_trainer(by_reads[reads]), tiers, itemgetter("format"), text)
         if figure:
             formats[text] = as_svg(figure)
-    stores = [row for row in _by_the_trainer(main) if row["format"] == OURS]
+    stores = [row for row in _by_the_trainer(main) if row["format"] in (OURS, LOSSY)]
     figures = {
         "settings": rates_chart(stores, tiers, partial(_settings, facts["unit"]), "settings"),
         "loaders": rates_chart(_loaders(main), tiers, _loader, "loaders"),
@@ -63,7 +63,8 @@ def _by_the_trainer(rows: Sequence[Row]) -> list[Row]:
 
 
 def _settings(unit: str, row: Row) -> str:
-    return store_settings(row["codec"], row[f"chunk_{unit}"], unit, row["layout"])
+    settings = store_settings(row["codec"], row[f"chunk_{unit}"], unit, row["layout"])
+    return f"{settings}{LOSSY.removeprefix(OURS)}" if row["format"] == LOSSY else settings
 
 
 def _loader(row: Row) -> str:
@@ -101,8 +102,9 @@ def _footprint_table(report: dict[str, Any]) -> list[list[str]]:
     for row in report["measurements"]:
         name, inodes = row["format"], row["inodes"]
         if row["codec"]:
-            if name not in (OURS, COLUMNS):  # reads the very files of ours
+            if name not in (OURS, COLUMNS, LOSSY):  # reads the very files of ours
                 continue
+            name = COLUMNS if name == COLUMNS else OURS
             name += f", {_settings(report['workload']['unit'], row)}"
         counts = [f"{row['objects']:.3g}", f"{inodes:.3g}", f"{inodes * samples:,.0f}"]
         rows.setdefault(name, [name, format_size(row["bytes"]), *counts])

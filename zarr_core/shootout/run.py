@@ -17,11 +17,11 @@ from typing import Any, get_args
 from tqdm import tqdm
 
 from zarr_core.errors import SourceError, ZarrCoreError
-from zarr_core.format.codecs import DEFAULT_CODEC, Codec
+from zarr_core.format.codecs import BOUNDED_CODEC, DEFAULT_CODEC, Codec
 from zarr_core.matrix.store.head import HEAD as MATRIX
 from zarr_core.points.store.settings import ConversionSettings, Layout
 from zarr_core.reports.environment import cores, environment, memory_bytes
-from zarr_core.shootout.candidates import NO_WORKERS, OURS, Candidate, Loader, candidate, codecs
+from zarr_core.shootout.candidates import BOUNDED, LOSSY, NO_WORKERS, OURS, Candidate, Loader, candidate, codecs
 from zarr_core.shootout.case import Case, bytes_of_all
 from zarr_core.shootout.copies import Copies
 from zarr_core.shootout.formats import Entry
@@ -264,6 +264,11 @@ class _Run:
                 for codec in codecs(self.codec)[1:]:
                     chosen = self._candidate(self.entries[OURS], codec, layout=best.candidate.layout)
                     yield self._reading((2, 2, number), tier, chosen)
+                if self.unit == "points" and BOUNDED.installed:
+                    chosen = self._candidate(BOUNDED, BOUNDED_CODEC, layout=best.candidate.layout)
+                    yield self._reading((2, 2, number, 1), tier, chosen)
+        if self.unit == "points" and not BOUNDED.installed:
+            self._leave_out(LOSSY, f"{BOUNDED.package} is not installed")
         yield Step((2, 3), "choice of a codec", self._chunks)
 
     def _chunks(self, _: float) -> Iterable[Step]:
@@ -375,8 +380,8 @@ class _Run:
     # --- what there is
 
     def _of(self, tier: Tier) -> Measurements:
-        """Measurements of what the recommendation is for."""
-        return self.measured.where(tier=tier.name, reads=self.reads)
+        """Measurements of what the recommendation is for, without the lossy ones, which it never names."""
+        return self.measured.where(tier=tier.name, reads=self.reads).exact
 
     def _fastest(self, tier: Tier) -> list[Measurement]:
         """The fastest settings without workers and threads, of different formats, and the fastest store."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from zarr_core._util.units import format_size
-from zarr_core.shootout.candidates import COLUMNS, OURS
+from zarr_core.shootout.candidates import COLUMNS, LOSSY, OURS
 from zarr_core.shootout.case import Case, bytes_of_all, number_of_samples
 from zarr_core.shootout.commands import commands
 from zarr_core.shootout.measurement import Measurement, Measurements, choose
@@ -59,7 +59,7 @@ class _Judgement:
         self.words: Mapping[str, str] = case.facts["reads"]
         self.samples, self.size = number_of_samples(case.facts), bytes_of_all(case.facts)
         self.too_large = case.memory_bytes is not None and self.size > case.memory_bytes
-        self.measured = Measurements(case.measured)
+        self.measured = Measurements(case.measured).exact
         there = {m.reads for m in self.measured}
         self.unmeasured = [text for reads, text in self.words.items() if reads not in there]
         self.reads = next(filter(there.__contains__, self.words))
@@ -139,6 +139,11 @@ class _Judgement:
             if store is not None and store is not m:
                 text += f" Of stores, {store.setting} on {store.tier}: {format_rate(store.median)}/s."
             yield text
+        for m in Measurements(self.case.measured).where(format=LOSSY):
+            yield (
+                f"{m.setting} on {m.tier} changes values within a bound, so that it is not compared with the settings "
+                f"above: {format_size(m.bytes)} per sample, {self._rate(m)}. See docs/error_bounds.md."
+            )
         for text in self.unmeasured:
             yield f"How to read {text} was not measured: see what was not measured, and why."
         if self.is_short:

@@ -23,10 +23,11 @@ class Reader(Format):
 
     Args:
         settings: of the conversion that :meth:`prepare` makes.
+        error_bound: of all fields but positions.
     """
 
-    def __init__(self, settings: Mapping[str, Any] = MappingProxyType({})) -> None:
-        self._settings = settings
+    def __init__(self, settings: Mapping[str, Any] = MappingProxyType({}), error_bound: str = "") -> None:
+        self._settings, self._error_bound = settings, error_bound
 
     def prepare(self, samples: Samples, folder: Path) -> None:
         from zarr_core.points.convert.conversion import convert
@@ -34,11 +35,15 @@ class Reader(Format):
 
         files: dict[str, Any] = {field: f"{field}.npy" for field in samples.fields}
         kind = SourceDescription(name="shootout", samples="*", files=files)
-        dtypes = {}
+        values = {}
         for name, array in samples.arrays(samples.ids[0]).items():
             if not kind.fields[name].field.is_position:
-                dtypes[name] = str(array.dtype)
-        report = convert(kind, folder / "store", root=samples.folder, field_dtypes=dtypes, **self._settings)
+                values[name] = str(array.dtype)
+        if self._error_bound:
+            by_field: dict[str, Any] = {"max_errors": dict.fromkeys(values, self._error_bound)}
+        else:
+            by_field = {"field_dtypes": values}
+        report = convert(kind, folder / "store", root=samples.folder, **by_field, **self._settings)
         if not report.ok:
             failed = next(result for result in report.results if result.status != "converted")
             raise ValueError(f"{failed.sample_id} cannot be converted: {failed.reason}")
