@@ -128,7 +128,9 @@ class Watch:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Check a webserver once, or again and again; returns the exit status."""
-    parser = argparse.ArgumentParser("python -m zarr_core.platform.sensors.watchdog", description="Checks a deployment from outside.")
+    parser = argparse.ArgumentParser(
+        "python -m zarr_core.platform.sensors.watchdog", description="Checks a deployment from outside."
+    )
     parser.add_argument("address", help="address of the webserver, such as http://localhost:3000")
     parser.add_argument("--every", type=float, metavar="SECONDS", help="pause between two looks; default: look once")
     given = parser.parse_args(arguments)

@@ -1,4 +1,4 @@
-"""The documentation's site: built without warnings, with every public name, command, setting and error."""
+"""The documentation's site: built without warnings, with every public name, and pages whose code runs."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import zarr_core
+from tests.helpers.pages import blocks, run_page
 from zarr_core._util.command_line import VERBS
 
 PROJECT = Path(__file__).resolve().parents[1]
@@ -67,3 +68,18 @@ def test_the_site_is_built_without_a_warning(tmp_path: Path, reference: Any) -> 
     look = (tmp_path / "project/examples/notebooks/look.ipynb/index.html").read_text()
     assert "<h2" in look, "a notebook is a page of its cells"
     assert "cell_type" not in look
+
+
+def test_the_tutorial_on_own_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    names = run_page("tutorials/own_data.md")
+    assert names["loss"].item() < 0.5, "of values with standard deviation 1"
+    first = names["model"][0].weight.clone()
+    (loop,) = (text for _, _, text in blocks("tutorials/own_data.md") if "checkpoint.pt" in text)
+    exec(loop, names)  # again: the checkpoint says that every epoch is done
+    assert names["torch"].equal(names["model"][0].weight, first)
+    printed = capsys.readouterr().out
+    assert "12 converted" in printed
+    assert re.search(r"mean error \d", printed)
