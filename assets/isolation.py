@@ -1,5 +1,6 @@
 """Loads each declared dataset by itself, so that a wrong declaration does not stop the others."""
 
+import glob
 import os
 import re
 import sys
@@ -23,21 +24,24 @@ from zarr_core._util.spelling import did_you_mean
 
 
 def load_datasets(project: Path, declared: Path, shared: dg.Definitions) -> dg.Definitions:
-    """The definitions of every folder with a ``defs.yaml``, merged with those that they share.
+    """The definitions of every ``defs.yaml`` below a folder, merged with those that they share.
 
     A dataset that cannot be loaded is replaced by an asset and a sensor that show the error. Commands that validate
     definitions (``dg check defs``, ``dagster definitions validate``) raise the error instead.
 
     Args:
-        project: folder of ``definitions.py``.
-        declared: folder of the folders.
+        project: folder that relative paths start from.
+        declared: folder of the declarations.
         shared: resources, executor and sensors.
     """
+    if not declared.is_dir():
+        raise NotADirectoryError(f"{declared}: the folder of the declarations does not exist")
     validating = os.environ.get("DAGSTER_IS_DEFS_VALIDATION_CLI") == "1"
     tree = dg.ComponentTree.from_module(_package(declared), project)
-    loaded: list[dg.Definitions] = []
-    replaced: set[str] = set()
-    for folder in sorted({path.parent for path in declared.rglob("defs.yaml")}):
+    loaded, replaced = [], set[str]()
+    # With symbolic links, and without hidden folders: so Kubernetes mounts a ConfigMap.
+    for file in sorted(glob.glob("**/defs.yaml", root_dir=declared, recursive=True)):
+        folder = (declared / file).parent
         try:
             dataset = tree.build_defs(folder)
             # With those before it, whose names it may repeat.
@@ -55,11 +59,11 @@ def load_datasets(project: Path, declared: Path, shared: dg.Definitions) -> dg.D
 
 
 def _package(folder: Path) -> ModuleType:
-    """The folder as a package, which Dagster wants: under a name of its own, because another may have the folder's."""
+    """The folder as a package, which Dagster wants; not by its own name, that of another package perhaps."""
     spec = ModuleSpec(f"{__package__}.declared", None, is_package=True)
     spec.submodule_search_locations = [str(folder)]
     package = module_from_spec(spec)
-    sys.modules[spec.name] = package  # a declaration may name a component type in a file beside it
+    sys.modules[spec.name] = package  # a declaration may name a component type in a file beside it: type: .file.Type
     return package
 
 

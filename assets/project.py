@@ -21,7 +21,7 @@ def project_definitions(project: Path, declarations: str, **resources: Any) -> d
 
     Args:
         project: absolute path of the project, which relative paths in declarations are relative to.
-        declarations: the folder, relative to the project.
+        declarations: the folder, absolute or relative to the project.
         **resources: resources to use instead of the platform's ``stores``, ``conversion_pool``, ``warehouses`` and
             ``alerts``.
     """

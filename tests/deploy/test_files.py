@@ -11,12 +11,15 @@ import sys
 import tomllib
 from fnmatch import fnmatch
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 from dagster._core.instance.config import dagster_instance_config
 from zarr_core.platform.resources.alerts import MAIL_FROM, MAIL_TO, SMTP, WEBHOOK
 from zarr_core.platform.sensors import watchdog
+
+from definitions import DATASETS
 
 PROJECT = Path(__file__).resolve().parents[2]
 DEPLOY = PROJECT / "deploy"
@@ -186,8 +189,8 @@ def test_nothing_that_is_to_stay_lies_on_the_disk_of_a_pod_or_container() -> Non
     services = yaml.safe_load((DEPLOY / "compose" / "compose.yaml").read_text())["services"]
     environments = [services["code"]["environment"], {each["name"]: each["value"] for each in DEPLOYED["env"]}]
     mounts = [
-        {volume.partition(":")[2] for volume in services["code"]["volumes"]},
-        {mount["mountPath"] for mount in DEPLOYED["volumeMounts"]},
+        writable_places(services["code"]),
+        {mount["mountPath"] for mount in DEPLOYED["volumeMounts"] if not mount.get("readOnly")},
     ]
     declared = "\n".join(path.read_text() for path in PROJECT.glob("assets/datasets/*/defs.yaml"))
     stays = re.findall(r"env\('(\w+_(?:STORE|MATRIX|SOURCE|REPORT))', '([^']*)'\)", declared)
@@ -199,15 +202,36 @@ def test_nothing_that_is_to_stay_lies_on_the_disk_of_a_pod_or_container() -> Non
                 assert any(location.startswith(f"{place}/") for place in mounted), name
             else:
                 assert location.startswith("s3://"), name
-    (volume,) = DEPLOYED["volumes"]
+    (volume,) = [volume for volume in DEPLOYED["volumes"] if "persistentVolumeClaim" in volume]
     claim = yaml.safe_load((KUBERNETES / "reports.yaml").read_text())
     assert volume["persistentVolumeClaim"]["claimName"] == claim["metadata"]["name"]
     assert claim["spec"]["accessModes"] == ["ReadWriteMany"], "runs are on other nodes than the code location"
-    assert names(DEPLOYED["volumeMounts"]) == {volume["name"]}
+    assert names(DEPLOYED["volumeMounts"]) == names(DEPLOYED["volumes"])
     assert DEPLOYED["includeConfigInLaunchedRuns"]["enabled"]
     user = int(re.findall(r"--uid (\d+)", (DEPLOY / "Dockerfile").read_text())[0])
     runs = VALUES["runLauncher"]["config"]["k8sRunLauncher"]["runK8sConfig"]["podSpecConfig"]
     assert DEPLOYED["podSecurityContext"]["fsGroup"] == runs["securityContext"]["fsGroup"] == user
+
+
+def writable_places(service: dict[str, Any]) -> set[str]:
+    """Where a service of the compose file has volumes that it may write to."""
+    return {volume.partition(":")[2] for volume in service["volumes"] if isinstance(volume, str)}
+
+
+def test_the_declarations_are_mounted_where_the_code_location_looks_for_them() -> None:
+    service = yaml.safe_load((DEPLOY / "compose" / "compose.yaml").read_text())["services"]["code"]
+    (bound,) = [volume for volume in service["volumes"] if not isinstance(volume, str)]
+    assert service["environment"][DATASETS] == bound["target"]
+    (source,) = re.findall(rf"^\$\{{{DATASETS}:-(.*)\}}$", bound["source"])
+    assert (DEPLOY / "compose" / source).resolve() == PROJECT / "assets" / "datasets"
+    (place,) = [variable["value"] for variable in DEPLOYED["env"] if variable["name"] == DATASETS]
+    (mount,) = [mount for mount in DEPLOYED["volumeMounts"] if mount["mountPath"] == place]
+    (volume,) = [volume for volume in DEPLOYED["volumes"] if volume["name"] == mount["name"]]
+    described = (KUBERNETES / "values.yaml").read_text()
+    assert f"kubectl create configmap {volume['configMap']['name']}\n" in described
+    made = dict(re.findall(r"^#   --from-file=(\S+)=assets/datasets/(\S+)$", described, re.MULTILINE))
+    assert made == {item["key"]: item["path"] for item in volume["configMap"]["items"]}
+    assert all((PROJECT / "assets" / "datasets" / path).is_file() for path in made.values())
 
 
 def test_the_watchdog_runs_wherever_the_platform_does_and_can_send_alerts() -> None:
@@ -256,7 +280,7 @@ def test_the_image_has_what_it_needs_and_its_user_may_write_where_volumes_are() 
     places = {os.path.join(folder, place) for place in owned.split()}
     services = yaml.safe_load((DEPLOY / "compose" / "compose.yaml").read_text())["services"]
     for name in ("code", "webserver", "daemon"):
-        assert {volume.partition(":")[2] for volume in services[name]["volumes"]} <= places
+        assert writable_places(services[name]) <= places
     reports = [
         yaml.safe_load(path.read_text())["attributes"]["report"]
         for path in sorted(PROJECT.glob("assets/datasets/*/defs.yaml"))

@@ -205,14 +205,10 @@ def test_a_folder_with_files_is_left_alone(installed: Environment, tmp_path: Pat
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
 
 
-def test_without_dagster_the_components_say_how_to_get_it(installed: Environment, tmp_path: Path) -> None:
+def test_without_dagster_an_error_names_the_extra(installed: Environment, tmp_path: Path) -> None:
     code = textwrap.dedent("""
-        import sys
-        sys.modules["dagster_aws"] = None
         import zarr_core.platform
-        import importlib.util
-        real = importlib.util.find_spec
-        zarr_core.platform.find_spec = lambda name: None if name == "dagster_aws" else real(name)
+        zarr_core.platform.find_spec = lambda name: None
         assert "PointDataset" not in dir(zarr_core.platform)
         try:
             zarr_core.platform.PointDataset
@@ -220,3 +216,11 @@ def test_without_dagster_the_components_say_how_to_get_it(installed: Environment
             print(error)
     """)
     assert "pip install 'zarr-core[platform]'" in installed.run(tmp_path, "-c", code)
+
+
+def test_dg_of_another_project_needs_nothing_of_the_extra_but_dagster(installed: Environment, tmp_path: Path) -> None:
+    missing = ["dagster_aws", "boto3", "s3fs", "ocifs", "pcodec", "jinja2", "matplotlib", "duckdb", "pyarrow"]
+    missing += ["pyiceberg", "awswrangler"]
+    code = f"import sys; sys.modules.update(dict.fromkeys({missing}))\nimport zarr_core.platform as module\n"
+    code += "print([getattr(module, name) for name in dir(module)])"
+    assert "PointDataset" in installed.run(tmp_path, "-c", code)

@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from zarr_core.platform.assets.dataset import DatasetDeclaration
 from zarr_core.platform.sensors.operating import PAGE
 
-from definitions import defs
+from definitions import DATASETS, defs
 from tests.platform.project import Project
 from tests.platform.trial import PROJECT
 from zarr_core._util.redaction import redact
@@ -200,6 +200,27 @@ def test_a_custom_kind_lies_beside_the_declaration(loaded: Mapping[str, Any]) ->
 
 def test_the_dataset_of_the_documentation_loads(loaded: Mapping[str, Any], project: Project) -> None:
     assert loaded["specs"]["documented/benchmark_report"]["report"] == str(project.folder / "reports" / "wings")
+
+
+def test_declarations_lie_in_the_folder_that_the_environment_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also those that name the types of their components as before there was ``zarr_core.platform``."""
+    former = {"ahmed_rans": "assets.component.PointDataset", "methylation": "assets.wide_matrix.WarehouseMatrix"}
+    for name, component in former.items():
+        text = (PROJECT / "assets" / "datasets" / name / "defs.yaml").read_text()
+        # A ConfigMap of Kubernetes is mounted like this.
+        mounted = tmp_path / "datasets" / "..2026_11_24" / name
+        mounted.mkdir(parents=True)
+        (mounted / "defs.yaml").write_text(re.sub("^type: .*$", f"type: {component}", text, flags=re.MULTILINE))
+        (tmp_path / "datasets" / name).symlink_to(mounted)
+    monkeypatch.setenv(DATASETS, str(tmp_path / "datasets"))
+    keys = defs().resolve_asset_graph().get_all_asset_keys()
+    assert keys >= {dg.AssetKey(["ahmed_rans", "manifest"]), dg.AssetKey(["methylation", "matrix"])}
+    assert not any("not_loaded" in key.path for key in keys)
+    monkeypatch.setenv(DATASETS, str(tmp_path / "nowhere"))
+    with pytest.raises(NotADirectoryError, match="nowhere: the folder of the declarations does not exist"):
+        defs()
 
 
 def test_a_misspelt_declaration_does_not_stop_the_other_datasets(loaded: Mapping[str, Any], project: Project) -> None:

@@ -28,15 +28,15 @@ __all__ = sorted(_HOMES)
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    if not _is_complete():
+    if not _has_dagster():
         raise ImportError(f"{__name__}.{name} needs Dagster: pip install 'zarr-core[platform]'")
     return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
 
 
 def __dir__() -> list[str]:
-    # dg lists the components of every installed package, also where this one came without the platform.
-    return sorted({*globals(), *(__all__ if _is_complete() else ())})
+    # dg lists what this names, in every environment that has both.
+    return sorted({*globals(), *(__all__ if _has_dagster() else ())})
 
 
-def _is_complete() -> bool:
-    return find_spec("dagster") is not None and find_spec("dagster_aws") is not None
+def _has_dagster() -> bool:
+    return find_spec("dagster") is not None
