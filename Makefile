@@ -70,11 +70,12 @@ bench: .venv/rivals  ## every benchmark of local disks in about seven minutes, a
 	  $(BIN)/python -m benchmarks.$$what $(DATED) || exit 1; done
 	$(BIN)/python -m benchmarks.report
 
-bench-s3: .venv/rivals  ## reading, converting, layouts and tar shards on S3 (AWS_ENDPOINT_URL, or Ceph's gateway), and the page
+bench-s3: .venv/rivals  ## reading, converting, layouts, tar shards and error bounds on S3 (AWS_ENDPOINT_URL, or Ceph's gateway), and the page
 	$(BIN)/python -m benchmarks.s3 $(DATED)
 	$(BIN)/python -m benchmarks.bucket $(DATED)
 	$(BIN)/python -m benchmarks.layouts $(DATED)
 	$(BIN)/python -m benchmarks.tars $(DATED)
+	$(BIN)/python -m benchmarks.error_bounds $(DATED)
 	$(BIN)/python -m benchmarks.report
 
 $(DAGSTER_HOME)/dagster.yaml: deploy/local/dagster.yaml

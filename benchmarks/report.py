@@ -30,6 +30,7 @@ ORDER = (
     "dagster_page",
     "shootout",
     "codecs",
+    "error_bounds",
     "manifest",
     "matrix",
     "warehouse",

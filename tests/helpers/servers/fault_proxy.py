@@ -44,6 +44,7 @@ class Faults:
 
     Attributes:
         latency_s: before a request is passed on.
+        bytes_per_s: of the bodies that go to clients, on all connections together; 0 for no limit.
         slow_down: answered with 503 instead of being passed on.
         reset: the connection is reset, with equal chance before the server gets the request or when it has answered:
             a client cannot know whether its request was carried out.
@@ -53,6 +54,7 @@ class Faults:
     """
 
     latency_s: float = 0
+    bytes_per_s: float = 0
     slow_down: float = 0
     reset: float = 0
     truncate: float = 0
@@ -87,6 +89,7 @@ class FaultProxy:
         self._upstream = (parts.hostname, parts.port or 80)
         self._random = random.Random(seed)
         self._port = port
+        self._link_is_free_at = 0.0
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run_loop, daemon=True, name="fault proxy")
         self._connections: set[asyncio.Task[None]] = set()
@@ -179,6 +182,10 @@ class FaultProxy:
                     return False
                 left = None if left is None else left - len(piece)
                 counts[f"{method} bytes"] += content
+                if faults.bytes_per_s:
+                    now = self._loop.time()
+                    self._link_is_free_at = max(self._link_is_free_at, now) + len(piece) / faults.bytes_per_s
+                    await asyncio.sleep(self._link_is_free_at - now)
                 writer.write(piece)
                 await writer.drain()
         await writer.drain()

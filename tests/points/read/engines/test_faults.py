@@ -165,6 +165,15 @@ def test_requests_wait_out_the_latency(proxy: FaultProxy) -> None:
     assert time.perf_counter() - started >= 0.2
 
 
+def test_bodies_share_the_bandwidth(proxy: FaultProxy) -> None:
+    whole = len(get(connect(proxy))[1])
+    proxy.faults = Faults(bytes_per_s=10 * whole)
+    started = time.perf_counter()
+    for _ in range(2):
+        get(connect(proxy))
+    assert time.perf_counter() - started >= 0.2
+
+
 def test_signed_requests_are_accepted_and_retried_by_a_client(s3_root: str) -> None:
     import boto3
     from botocore.config import Config
