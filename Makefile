@@ -38,7 +38,7 @@ test: .venv/installed  ## run all tests
 	rm -rf .pytest_cache/d/skipped
 	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
-test-extras: .venv/extras .venv-anndata .venv-lineage .venv-mds .venv-hydra .venv-docs  ## run what `make test` skipped; as root, with Debian's packages as well
+test-extras: .venv/extras .venv-anndata .venv-lineage .venv-mds .venv-hydra .venv-recipes .venv-docs  ## run what `make test` skipped; as root, with Debian's packages as well
 	tests/extras.sh
 
 # The tests of notifications, Athena and credentials need moto.
@@ -108,8 +108,9 @@ $(DAGSTER_HOME)/dagster.yaml: deploy/local/dagster.yaml
 .venv-lineage: PACKAGES = mlflow-skinny==3.17.2 wandb==0.31.0
 .venv-mds: PACKAGES = mosaicml-streaming==0.13.0
 .venv-hydra: PACKAGES = hydra-core==1.3.8
+.venv-recipes: PACKAGES = torch-geometric==2.8.1 jax==0.10.2
 .venv-docs: PACKAGES = mkdocs-material==9.8.2 mkdocstrings-python==2.0.11
-.venv-anndata .venv-lineage .venv-mds .venv-hydra .venv-docs: .venv/installed
+.venv-anndata .venv-lineage .venv-mds .venv-hydra .venv-recipes .venv-docs: .venv/installed
 	$(BIN)/python -m venv $@
 	echo "import site; site.addsitedir('$(CURDIR)/.venv/lib/python$(VERSION)/site-packages')" \
 	  > $@/lib/python$(VERSION)/site-packages/base.pth

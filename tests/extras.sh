@@ -61,6 +61,7 @@ run .venv-anndata
 run .venv-lineage
 run .venv-mds
 run .venv-hydra
+run .venv-recipes
 run .venv-docs
 if [ "$(id -u)" = 0 ] && [ -x "$rgw/start_rgw.sh" ]; then
   BASE=$scratch/rgw "$rgw/start_rgw.sh" > "$scratch/rgw.log" 2>&1 < /dev/null || { tail -20 "$scratch/rgw.log" >&2; exit 1; }

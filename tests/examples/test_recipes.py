@@ -15,7 +15,8 @@ import torch
 
 from tests.helpers.published_store import make_samples, write_published_store
 from tests.helpers.recipes import EPOCHS, RECIPES, STEPS, Run, digests, lines_of
-from zarr_core import EpochBatchSampler, MatrixDataset, WideMatrix
+from zarr_core import EpochBatchSampler, MatrixDataset, WideMatrix, write_sample
+from zarr_core.__main__ import main
 
 # Recipes that train with torch and resume, and what they need.
 TRAINERS = {
@@ -25,9 +26,16 @@ TRAINERS = {
     "lightning": "lightning",
     "hydra": "hydra",
     "numpy_batches": "numpy",
+    "jax_batches": "jax",
+}
+# Recipes of one process with data and batches of their own, what they need, and further arguments.
+OTHERS = {
+    "drag": ("torch", ("--drag=cd", "--inputs", "speed")),
+    "transolver": ("torch", ()),
+    "graph_network": ("torch_geometric", ()),
 }
 # Those that one process runs, and one that needs torchrun.
-ONE, SEVERAL = ("plain_loop", "hydra", "numpy_batches"), ("torchrun",)
+ONE, SEVERAL = ("plain_loop", "hydra", "numpy_batches", "jax_batches"), ("torchrun",)
 # Before the second step of an epoch, and before the first of the next one.
 KILLS = {"in the middle of an epoch": STEPS + 1, "at the end of an epoch": 2 * STEPS}
 
@@ -65,22 +73,62 @@ def trainers() -> Iterator[Any]:
 def test_a_recipe_sees_the_batches_of_the_plain_loop(
     plain: Any, store: Path, tmp_path: Path, name: str, world: int
 ) -> None:
-    # A torchvision for another build of torch makes Lightning raise RuntimeError.
-    try:
-        importlib.import_module(TRAINERS[name])
-    except (ImportError, RuntimeError) as error:
-        pytest.skip(f"{TRAINERS[name]} cannot be imported: {error}")
+    skip_without(TRAINERS[name])
     batches, weights = plain
     options = (f"--devices={world}",) if name == "lightning" else ()
     undisturbed = Run(name, store, tmp_path / "undisturbed", world, options)
     assert undisturbed.start() == batches
-    if world == 1 and name != "numpy_batches":  # another model
+    if world == 1 and name not in ("numpy_batches", "jax_batches"):  # another model
         assert_equal(undisturbed.weights(), weights)
     for when, step in KILLS.items():
-        run = Run(name, store, tmp_path / f"killed_{step}", world, options)
-        assert run.start(die_at=step) == batches[:step], when
-        assert run.start() == batches[step:], when
-        assert_equal(run.weights(), undisturbed.weights())
+        assert_resumed(Run(name, store, tmp_path / f"killed_{step}", world, options), step, batches, undisturbed, when)
+
+
+def skip_without(library: str) -> None:
+    # A torchvision for another build of torch makes Lightning raise RuntimeError.
+    try:
+        importlib.import_module(library)
+    except (ImportError, RuntimeError) as error:
+        pytest.skip(f"{library} cannot be imported: {error}")
+
+
+def assert_resumed(run: Run, step: int, batches: list[list[str]], undisturbed: Run, when: str) -> None:
+    """A run that is killed before a step goes on with it, and ends with the weights of the undisturbed one."""
+    assert run.start(die_at=step) == batches[:step], when
+    assert run.start() == batches[step:], when
+    assert_equal(run.weights(), undisturbed.weights())
+
+
+@pytest.fixture(scope="module")
+def bodies(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Bodies with a drag coefficient and a speed, with the statistics of ``train``."""
+    store = tmp_path_factory.mktemp("bodies") / "store"
+    random = np.random.default_rng(0)
+    for number in range(10):
+        fields = {}
+        for domain in ("surface", "volume"):
+            fields[f"{domain}_position"] = random.uniform(-1, 1, (1000, 3)).astype(np.float32)
+            fields[f"{domain}_pressure"] = random.normal(size=1000).astype(np.float32)
+        fields["volume_velocity"] = random.normal(size=(1000, 3)).astype(np.float32)
+        parameters = {"cd": 0.3 + 0.01 * number, "speed": 20.0 + number}
+        write_sample(store, f"body_{number}", fields, split="train", parameters=parameters, chunk_points=8)
+    assert main(["statistics", str(store), "--split", "train", "--quiet"]) == 0
+    return store
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_a_recipe_with_other_batches_continues_with_those_that_are_left(
+    bodies: Path, tmp_path: Path, name: str
+) -> None:
+    library, options = OTHERS[name]
+    skip_without(library)
+    undisturbed = Run(name, bodies, tmp_path / "undisturbed", options=options)
+    batches = undisturbed.start()
+    assert [len(batch) for batch in batches] == [4] * STEPS * EPOCHS
+    # The first samples of an epoch complete its last batch, with other points.
+    assert len({digest for batch in batches for digest in batch}) == 12 * EPOCHS
+    for when, step in KILLS.items():
+        assert_resumed(Run(name, bodies, tmp_path / f"killed_{step}", 1, options), step, batches, undisturbed, when)
 
 
 def assert_equal(one: dict[str, Any], other: dict[str, Any]) -> None:
@@ -129,6 +177,6 @@ def test_scikit_learn_sees_the_batches_of_the_matrix(tmp_path: Path) -> None:
 
 def test_every_recipe_is_tested_and_described() -> None:
     names = {folder.name for folder in RECIPES.iterdir() if (folder / "train.py").exists()}
-    assert names == {*TRAINERS, "scikit_learn"}
+    assert names == {*TRAINERS, *OTHERS, "scikit_learn"}
     for name in names:
         assert (RECIPES / name / "README.md").read_text().startswith("# ")

@@ -31,12 +31,15 @@ def load(name: str) -> Any:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # PyTorch Geometric looks for it there
     spec.loader.exec_module(module)
     return module
 
 
 def digests(batch: Mapping[str, Any]) -> list[str]:
     """One digest of each sample of a batch: of all its values, bit for bit."""
+    if "volume_ptr" in batch:  # samples one after the other
+        return _digests_of_points(batch)
     columns = [np.asarray(batch[field]) for field in sorted(batch)]
     found = []
     for values in zip(*columns, strict=True):
@@ -44,6 +47,16 @@ def digests(batch: Mapping[str, Any]) -> list[str]:
         for value in values:
             digest.update(np.ascontiguousarray(value))
         found.append(digest.hexdigest())
+    return found
+
+
+def _digests_of_points(batch: Mapping[str, Any]) -> list[str]:
+    """One digest of each sample of a batch whose points are one after the other."""
+    stops = np.asarray(batch["volume_ptr"])
+    points = {field: values for field, values in batch.items() if field not in ("volume_ptr", "volume_batch")}
+    found = []
+    for start, stop in itertools.pairwise(stops):
+        found += digests({field: values[start:stop][None] for field, values in points.items()})
     return found
 
 
@@ -136,8 +149,12 @@ class Run:
         out = self.folder / "out"
         if self.name == "numpy_batches":
             return {"weights": torch.from_numpy(np.load(out / "model.npy"))}
+        if self.name == "jax_batches":
+            with np.load(out / "model.npz") as saved:
+                return {name: torch.from_numpy(saved[name]) for name in saved.files}
         loaded: dict[str, Any] = torch.load(out / "model.pt", weights_only=True)
-        return loaded
+        model: dict[str, Any] = loaded.get("model", loaded)
+        return model
 
 
 def joined(ranks: list[list[list[str]]]) -> list[list[str]]:
