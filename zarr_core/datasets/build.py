@@ -41,6 +41,11 @@ def build_dataset(config: Mapping[str, Any] | str | os.PathLike[str]) -> ZarrPoi
 
     Raises:
         ZarrCoreError: the config cannot be read, names no dataset class, or has invalid settings.
+
+    Examples:
+        >>> dataset = build_dataset({"kind": "point", "root": "store", "split": "train", "num_surface_points": 64})
+        >>> dataset[0]["surface_position"].shape
+        torch.Size([64, 3])
     """
     if not isinstance(config, (Mapping, str, os.PathLike)):
         raise ZarrCoreError(f"config must be a mapping or the path of a YAML file, not {reprlib.repr(config)}")

@@ -39,6 +39,11 @@ class Collate:
 
     Raises:
         ZarrCoreError: there is no such way.
+
+    Examples:
+        >>> dataset = build_dataset({"kind": "point", "root": "store", "split": "train"})
+        >>> sorted(Collate("concat")([dataset[0], dataset[1]]))
+        ['surface_batch', 'surface_position', 'surface_pressure', 'surface_ptr']
     """
 
     def __init__(self, way: Way, per_sample: Collection[str] = ()) -> None:

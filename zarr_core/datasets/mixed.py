@@ -66,6 +66,11 @@ class MixedDataset(BatchDataset):
         ZarrCoreError: an argument is wrong, a dataset gets no sample, or a field has other dtypes or components, or is
             normalized in some of the datasets only.
         UnknownFieldError: a field is missing in some of the datasets.
+
+    Examples:
+        >>> dataset = build_dataset({"kind": "point", "root": "store", "split": "train", "num_surface_points": 64})
+        >>> MixedDataset({"a": dataset, "b": dataset}, {"a": 0.75, "b": 0.25}, size=8).counts
+        {'a': 6, 'b': 2}
     """
 
     def __init__(

@@ -99,6 +99,12 @@ def to_device(
 
     Raises:
         ZarrCoreError: torch knows no such device, or ``transform`` cannot be called.
+
+    Examples:
+        >>> dataset = build_dataset({"kind": "point", "root": "store", "split": "train", "num_surface_points": 64})
+        >>> loader = ResumableLoader(dataset, EpochBatchSampler.of(dataset, batch_size=2, seed=1))
+        >>> for batch in to_device(loader, "cpu"):  # or "cuda"
+        ...     pressure = batch["surface_pressure"]
     """
     return DeviceLoader(loader, device, transform)
 

@@ -39,6 +39,15 @@ class ResumableLoader(DataLoader[T]):
     Raises:
         ZarrCoreError: ``batch_sampler`` is not an EpochBatchSampler, or cannot divide its batches among the ranks, such
             as fewer samples than ranks; or ``in_order=False``; or ``num_threads`` is given with ``num_workers``.
+
+    Examples:
+        >>> dataset = build_dataset({"kind": "point", "root": "store", "split": "train", "num_surface_points": 64})
+        >>> sampler = EpochBatchSampler.of(dataset, batch_size=2, seed=1)
+        >>> loader = ResumableLoader(dataset, sampler, num_threads=2)
+        >>> for epoch in range(loader.epoch, 2):
+        ...     loader.set_epoch(epoch)
+        ...     for batch in loader:
+        ...         state = loader.state_dict()  # load_state_dict(state) resumes after this batch
     """
 
     # accelerator.prepare leaves the loader as it is, because it divides batches among ranks itself, and

@@ -38,6 +38,14 @@ class WideMatrix(MatrixReader):
 
     Attributes:
         url: location of the matrix, without credentials.
+
+    Examples:
+        >>> import numpy as np
+        >>> matrix = WideMatrix.create("betas", ["cg1", "cg2"], {"beta": "float32"})
+        >>> matrix.append("study_1", ["person_1"], {"beta": np.array([[0.1, 0.9]], np.float32)})
+        True
+        >>> WideMatrix.open("betas").sample_ids
+        ['person_1']
     """
 
     @classmethod

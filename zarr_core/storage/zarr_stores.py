@@ -42,6 +42,12 @@ def make_store(root: str | os.PathLike[str], *, read_only: bool = True, client: 
         read_only: refuse writes.
         client: the caller's own, for a remote root: a store of obstore for its bucket, or a filesystem of fsspec. If
             None, :mod:`zarr_core.storage.clients` chooses one.
+
+    Examples:
+        >>> import zarr
+        >>> relpath = load_manifest("store").samples["case_0"].relpath
+        >>> zarr.open_group(make_store(f"store/{relpath}"), mode="r")["surface/pressure"].shape
+        (200, 1)
     """
     url = absolute(root)
     is_packed = _ARCHIVE.search(url) is not None

@@ -194,6 +194,10 @@ def store_info(store_root: str | os.PathLike[str], *, generation: int | str | No
     Raises:
         StoreError: there is no store, or no such generation.
         ManifestError: its state cannot be read.
+
+    Examples:
+        >>> store_info("store").generation > 0
+        True
     """
     storage = Storage(store_root)
     head = find_head(storage)

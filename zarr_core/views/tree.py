@@ -49,6 +49,11 @@ def open_store(
         ManifestError: its state cannot be read.
         UnknownFieldError: it has no such split or sample.
         ZarrCoreError: xarray is not installed, or ``split`` or ``sample_ids`` are given for a matrix.
+
+    Examples:
+        >>> tree = open_store("store")
+        >>> tree["case_0/surface/pressure"].sizes["surface_points"]
+        200
     """
     with extra("views", "open_store needs xarray"):
         import xarray as xr

@@ -63,6 +63,12 @@ def write_sample(
             missing or unknown.
         SourceError: an id, a field name or a setting is invalid.
         StoreError: the store cannot be used, is another dataset's, or has other settings.
+
+    Examples:
+        >>> import numpy as np
+        >>> arrays = {"surface_position": np.zeros((200, 3)), "surface_pressure": np.arange(200.0)}
+        >>> write_sample("store", "case_9", arrays, split="train", parameters={"speed": 20.0}).status
+        'converted'
     """
     check_mapping("arrays", arrays, "{'surface_position': positions, 'surface_pressure': pressure}")
     manifest = load_if_any(Storage(store_root))

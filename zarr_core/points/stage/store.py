@@ -86,6 +86,9 @@ def stage_store(
             that of the workers, or is locked by another staging process.
         UnknownFieldError: the source holds no such split, sample or field.
         ZarrCoreError: no sample is selected.
+
+    Examples:
+        >>> report = stage_store("store", "scratch", split="train", points="50%")
     """
     workers = whole_number("workers", workers, 1)
     source, target = Storage(source_root), Storage(target_root)

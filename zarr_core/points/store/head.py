@@ -125,6 +125,11 @@ def load_manifest(store: Storage | str | os.PathLike[str], generation: int | str
     Raises:
         StoreError: there is no store, or no such generation or tag.
         ManifestError: the manifest cannot be read.
+
+    Examples:
+        >>> manifest = load_manifest("store")
+        >>> manifest.splits["train"][0] in manifest.samples
+        True
     """
     storage = store if isinstance(store, Storage) else Storage(store)
     manifest = load(storage, HEAD, generation)

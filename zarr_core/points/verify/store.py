@@ -66,6 +66,10 @@ def verify_store(
         StoreError, ManifestError: there is no readable manifest.
         SourceError: another program wrote the samples, and the kind of the source cannot be guessed; or the kind is
             given and has no use.
+
+    Examples:
+        >>> verify_store("store").ok
+        True
     """
     workers = whole_number("workers", workers, 1)
     storage = Storage(store_root)

@@ -1,0 +1,43 @@
+"""The examples in the docstrings of public names, run in a folder with a store."""
+
+from __future__ import annotations
+
+import doctest
+import inspect
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import zarr_core
+
+NAMES = {name: getattr(zarr_core, name) for name in zarr_core.__all__}
+WITH_EXAMPLES = sorted(name for name, found in NAMES.items() if ">>> " in (inspect.getdoc(found) or ""))
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working directory of an example."""
+    monkeypatch.chdir(tmp_path)
+    for number in range(4):
+        fields = {"surface_position": np.random.default_rng(number).uniform(size=(200, 3))}
+        fields["surface_pressure"] = fields["surface_position"][:, 0]
+        zarr_core.write_sample("store", f"case_{number}", fields, split="train", chunk_points=64)
+    return tmp_path
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize("name", WITH_EXAMPLES)
+def test_the_example_runs(name: str) -> None:
+    text = inspect.getdoc(NAMES[name])
+    assert text
+    test = doctest.DocTestParser().get_doctest(text, dict(NAMES), name, None, None)
+    assert test.examples
+    runner = doctest.DocTestRunner()
+    runner.run(test)
+    assert runner.summarize(verbose=False).failed == 0
+
+
+def test_the_first_names_that_a_user_meets_have_examples() -> None:
+    first = {"build_dataset", "ResumableLoader", "to_device", "write_sample", "open_store", "WideMatrix"}
+    assert first <= set(WITH_EXAMPLES)
