@@ -459,7 +459,7 @@ def test_numbers_of_workers_must_be_positive(place: Path) -> None:
         check(place, workers=0)
 
 
-@pytest.mark.skipif(not SHARED.is_dir(), reason="the project's shared data is not here")
+@pytest.mark.skipif(not SHARED.is_dir(), reason="../shared/data is not beside this clone")
 def test_real_samples(tmp_path: Path) -> None:
     source = SHARED / "data" / "ahmed_rans"
     with warnings.catch_warnings():

@@ -283,7 +283,7 @@ def test_offsets_that_are_not_those_of_the_cells_are_refused(tmp_path: Path) -> 
         read_mesh(path, ".vtk", [])
 
 
-@pytest.mark.skipif(not AHMED.is_dir(), reason="the shared raw solver output is not beside this checkout")
+@pytest.mark.skipif(not AHMED.is_dir(), reason="../shared/data is not beside this clone")
 def test_solver_output_equals_the_tensors_of_the_same_run() -> None:
     """Fields bit for bit. Centres of polyhedra differ, because VTK and OpenFOAM define them differently."""
     description = SourceDescription.model_validate(SHARED_LAYOUT)
