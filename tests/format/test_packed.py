@@ -334,8 +334,3 @@ def test_a_head_that_no_reader_accepts_is_not_made() -> None:
     large["attributes"]["much"] = "x" * (1 << 28)
     with pytest.raises(ValueError, match="268,435,456"):
         Archive(large, [])
-
-
-def test_positions_and_lengths_are_numbers_of_64_bits() -> None:
-    starts, lengths = parse_head(pack(chunks(FIELDS[0], [3, 4]))).chunks_of(FIELDS[0], 2)
-    assert (starts.dtype, lengths.dtype) == (np.int64, np.int64)

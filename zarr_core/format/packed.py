@@ -24,6 +24,7 @@ from zarr_core._util.documents import DocumentError, expect, parse_json, to_json
 from zarr_core.errors import SourceError
 from zarr_core.format.names import check_relative_path
 from zarr_core.format.object_names import ATTRIBUTES_KEY, ZARR_JSON
+from zarr_core.format.shards import ChunkIndex
 
 #: End of the name of an object that holds a sample's group.
 SUFFIX = ".zip"
@@ -68,13 +69,6 @@ class Entry(NamedTuple):
     crc32: int
 
 
-class ChunkPlaces(NamedTuple):
-    """Where the chunks of an array lie, by chunk number: int64 positions in the archive, and stored lengths."""
-
-    starts: np.ndarray
-    lengths: np.ndarray
-
-
 class Place(NamedTuple):
     """Where an entry lies in the archive: its first byte, and how many it has."""
 
@@ -105,8 +99,8 @@ class PackedGroup:
         """Bytes of the archive; raises DocumentError, as all that follows."""
         return self.head + _position(self._record.get("bytes"), "bytes")
 
-    def chunks_of(self, array: str, count: int | None = None) -> ChunkPlaces:
-        """Where the chunks of an array lie.
+    def chunks_of(self, array: str, count: int | None = None) -> ChunkIndex:
+        """Where the chunks of an array lie in the archive.
 
         Args:
             array: name of the array.
@@ -116,24 +110,22 @@ class PackedGroup:
         what, body = f"chunks of {array!r}", self.size - self.head
         packed = expect(dict, self._record.get("chunks"), "chunks").get(array)
         most = body // (_LOCAL.size + _CENTRAL.size)
-        starts, lengths = _unpack_places(packed, what, most if count is None else count)
-        if count not in (None, len(starts)):
-            raise DocumentError(f"the archive names {len(starts):,} chunks of {array!r}, which has {count:,}")
-        ends = starts + lengths
-        if len(starts) and ends.max() > body:
+        index = _unpack_places(packed, what, most if count is None else count, self.head)
+        if count not in (None, len(index.starts)):
+            raise DocumentError(f"the archive names {len(index.starts):,} chunks of {array!r}, which has {count:,}")
+        if index.end > self.size:
             raise DocumentError(f"{what} lie outside of the archive")
-        order = np.argsort(starts, kind="stable")
-        if (starts[order][1:] < ends[order][:-1]).any():
+        if index.overlaps:
             raise DocumentError(f"{what} overlap")
-        return ChunkPlaces(starts + self.head, lengths)
+        return index
 
     @cached_property
     def entries(self) -> dict[str, Place]:
         """Where each entry lies, by name, in the order of the archive."""
         found = {ZARR_JSON: Place(_header_bytes(ZARR_JSON), self.head - _header_bytes(ZARR_JSON))}
         for array in expect(dict, self._record.get("chunks"), "chunks"):
-            starts, lengths = self.chunks_of(_checked_name(array))
-            for number, (start, length) in enumerate(zip(starts.tolist(), lengths.tolist(), strict=True)):
+            index = self.chunks_of(_checked_name(array))
+            for number, (start, length) in enumerate(zip(index.starts, index.lengths, strict=True)):
                 found[chunk_name(array, number)] = Place(start, length)
         for name, place in expect(dict, self._record.get("objects"), "objects").items():
             if len(expect(list, place, f"place of {name!r}")) != 2:
@@ -335,21 +327,21 @@ def _pack_places(places: Sequence[tuple[int, int]]) -> list[int] | dict[str, str
     return {"starts": _text(starts, "<u8"), "lengths": _text(lengths, "<u4")}
 
 
-def _unpack_places(packed: Any, what: str, most: int) -> tuple[np.ndarray, np.ndarray]:
-    """Positions and lengths of at most ``most`` chunks."""
+def _unpack_places(packed: Any, what: str, most: int, origin: int) -> ChunkIndex:
+    """Positions, from ``origin`` on, and lengths of at most ``most`` chunks."""
     try:
         if isinstance(packed, list):
             start, step, length, count = (_position(value, what) for value in packed)
             if not 0 < count <= most or start + step * count > _MAX_END:
                 raise DocumentError(f"{what}: {count:,} chunks, {step:,} bytes apart")
-            return start + step * np.arange(count, dtype=np.int64), np.full(count, length, np.int64)
+            return ChunkIndex.regular(origin + start, step, length, count)
         starts = np.frombuffer(base64.b64decode(packed["starts"], validate=True), "<u8").astype(np.int64)
         lengths = np.frombuffer(base64.b64decode(packed["lengths"], validate=True), "<u4").astype(np.int64)
     except (KeyError, TypeError, ValueError) as error:
         raise DocumentError(f"{what} cannot be read: {error!r}") from error
     if len(starts) != len(lengths) or (len(starts) and not 0 <= starts.min() <= starts.max() <= _MAX_END):
         raise DocumentError(f"{what} cannot be read: positions and lengths do not agree")
-    return starts, lengths
+    return ChunkIndex.of(origin + starts, lengths)
 
 
 def _position(value: Any, what: str) -> int:

@@ -128,12 +128,22 @@ class ChunkIndex(NamedTuple):
     """Byte ranges of the chunks of an array, relative to the start of their shards.
 
     Attributes:
-        starts: by chunk number; -1 for a chunk that was not written.
+        starts: by chunk number; -1 for a chunk that was not written. A ``range`` where all are at equal distances.
         lengths: stored bytes by chunk number, checksum included; 0 for a chunk that was not written.
     """
 
-    starts: array[int]
-    lengths: array[int]
+    starts: Sequence[int]
+    lengths: Sequence[int]
+
+    @classmethod
+    def regular(cls, start: int, step: int, length: int, count: int) -> ChunkIndex:
+        """Index of ``count`` chunks of equal length, ``step`` bytes apart."""
+        return cls(range(start, start + count * step, step) if step else [start] * count, [length] * count)
+
+    @classmethod
+    def of(cls, starts: np.ndarray, lengths: np.ndarray) -> ChunkIndex:
+        """Index of int64 positions and lengths."""
+        return cls(array("q", starts.tobytes()), array("q", lengths.tobytes()))
 
     @classmethod
     def from_lengths(cls, layout: ArrayLayout, lengths: Sequence[int]) -> ChunkIndex:
@@ -143,7 +153,7 @@ class ChunkIndex(NamedTuple):
         sizes = np.asarray(lengths, np.int64)
         starts = np.cumsum(sizes) - sizes
         starts -= starts[np.arange(len(sizes)) // layout.chunks_per_shard * layout.chunks_per_shard]
-        return cls(array("q", starts.tobytes()), array("q", sizes.tobytes()))
+        return cls.of(starts, sizes)
 
     @classmethod
     def from_shards(cls, layout: ArrayLayout, shards: Sequence[np.ndarray | None]) -> ChunkIndex:
@@ -154,7 +164,24 @@ class ChunkIndex(NamedTuple):
         ranges[(ranges == -1).all(axis=1)] = (-1, 0)
         if (ranges < (-1, 0)).any() or ((ranges[:, 0] == -1) & (ranges[:, 1] != 0)).any():
             raise CorruptChunkError("shard index: impossible offsets or lengths")
-        return cls(array("q", ranges[:, 0].tobytes()), array("q", ranges[:, 1].tobytes()))
+        return cls.of(ranges[:, 0], ranges[:, 1])
+
+    @property
+    def end(self) -> int:
+        """End of the last chunk; 0 without chunks."""
+        if isinstance(self.starts, range):
+            return self.starts[-1] + self.lengths[-1]
+        return int((np.asarray(self.starts) + np.asarray(self.lengths)).max(initial=0))
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether two chunks share bytes."""
+        if isinstance(self.starts, range):
+            return len(self.starts) > 1 and self.starts.step < self.lengths[0]
+        starts = np.asarray(self.starts)
+        order = np.argsort(starts, kind="stable")
+        ends = starts + np.asarray(self.lengths)
+        return bool((starts[order][1:] < ends[order][:-1]).any())
 
 
 def pack_lengths(lengths: Sequence[int]) -> str:

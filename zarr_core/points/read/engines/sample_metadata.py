@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -79,12 +78,18 @@ class KnownArray:
         self.is_straight = self.layout.is_straight and self.chunk_bytes <= _ONE_READ and index is not None
         if self.is_straight:
             assert index is not None
-            number = np.arange(self.layout.n_chunks) % self.layout.chunks_per_shard
-            starts = np.asarray(index.starts)
-            if len(starts) > 1 and self.layout.chunks_per_shard > 1:
-                self.step = int(starts[1] - starts[0])
-            self.is_straight = self.step >= self.chunk_bytes and np.array_equal(starts, starts[0] + number * self.step)
+            distance = self._distance(index.starts)
+            self.step = distance or self.step
+            self.is_straight = self.step >= self.chunk_bytes and distance is not None
             self.is_straight &= set(index.lengths) == {self.chunk_bytes}
+
+    def _distance(self, starts: Sequence[int]) -> int | None:
+        """Distance of neighbouring chunks; 0 if no object has two, None if it is not the same everywhere."""
+        if isinstance(starts, range):
+            return starts.step
+        step = starts[1] - starts[0] if len(starts) > 1 and self.layout.chunks_per_shard > 1 else 0
+        number = np.arange(self.layout.n_chunks) % self.layout.chunks_per_shard
+        return step if np.array_equal(starts, starts[0] + number * step) else None
 
     @property
     def chunk_bytes(self) -> int:
@@ -158,8 +163,7 @@ def _packed_index(layout: ArrayLayout, packed: PackedGroup, entry: SampleEntry, 
     grid = entry.domains.get(name.partition("/")[0])
     if grid is None or grid.n_chunks != layout.n_chunks:
         return None  # a few bytes of metadata can claim millions of chunks
-    starts, lengths = packed.chunks_of(name, layout.n_chunks)
-    return ChunkIndex(array("q", starts.tobytes()), array("q", lengths.tobytes()))
+    return packed.chunks_of(name, layout.n_chunks)
 
 
 def _recorded_index(layout: ArrayLayout, packed: Any) -> ChunkIndex | None:
