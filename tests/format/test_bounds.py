@@ -11,7 +11,7 @@ from hypothesis.extra.numpy import arrays
 
 from tests.helpers.examples import examples
 from zarr_core.errors import SourceError
-from zarr_core.format.bounds import ErrorBound, scale_for, to_multiples
+from zarr_core.format.bounds import ErrorBound, integers_for, scale_for, to_multiples
 from zarr_core.format.codecs import Codec
 
 CODECS = ("pcodec", "bitshuffle-lz4", "bitshuffle-zstd", "blosc-zstd", "zstd")
@@ -60,9 +60,10 @@ def test_every_decoded_value_is_within_the_bound(values: np.ndarray, bound: floa
     scale = scale_for(bound, float(np.abs(values).max()))
     if scale is None:  # stored as they are
         return
+    largest = float(np.abs(values).max())
     stored = values.astype("float32")
     to_multiples(stored, scale)
-    chosen = Codec(codec, Codec.parse(codec).level, scale)
+    chosen = Codec(codec, Codec.parse(codec).level, scale, integers_for(scale, largest))
     decoded = np.empty_like(stored)
     chosen.decode(chosen.encode(stored), decoded)
     np.testing.assert_array_equal(decoded, stored)
@@ -76,3 +77,14 @@ def test_a_bound_above_a_thousandth_of_the_largest_value_has_a_scale(values: np.
     if 1e-20 < largest < 1e20:
         assert scale_for(largest / 1000, largest) is not None
         assert scale_for(largest / 1e8, largest) is None
+
+
+@pytest.mark.parametrize(("largest", "integers"), [(0.0, "<i2"), (16_383.0, "<i2"), (16_384.0, "<i4")])
+def test_integers_are_as_short_as_the_largest_value_allows(largest: float, integers: str) -> None:
+    assert integers_for(2.0, largest) == integers
+    values = np.array([largest, -largest], "float32")
+    codec = Codec("zstd", 3, 2.0, integers_for(2.0, largest))
+    decoded = np.empty_like(values)
+    codec.decode(codec.encode(values), decoded)
+    np.testing.assert_array_equal(decoded, values)
+    assert Codec.from_zarr_json(codec.to_zarr_json("float32")) == codec

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from zarr_core.errors import SourceError
+from zarr_core.format.codecs import INTEGERS
 
 if TYPE_CHECKING:
     import torch
@@ -82,6 +83,17 @@ def scale_for(bound: float, largest: float) -> float | None:
             return None
         scale = float(np.nextafter(np.float32(1 / step), np.float32(np.inf)))
     return scale if _LEAST_SCALE < scale < math.inf and largest * scale <= _MOST else None
+
+
+def integers_for(scale: float | None, largest: float) -> str:
+    """The shortest dtype of :data:`zarr_core.format.codecs.INTEGERS` that holds multiples of 1 / scale.
+
+    Args:
+        scale: from :func:`scale_for`.
+        largest: magnitude of the values.
+    """
+    fits = scale is not None and largest * scale < np.iinfo(np.int16).max
+    return INTEGERS[0] if fits else INTEGERS[-1]
 
 
 def to_multiples(values: np.ndarray, scale: float) -> None:

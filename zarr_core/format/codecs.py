@@ -1,8 +1,9 @@
 """Codecs of chunks: their names, their levels, and their entries in Zarr v3 metadata.
 
 A field with an error bound is float32 in memory and in the metadata of its array, and integers in its chunks:
-``value = integer / scale``. The scale belongs to the codecs (``numcodecs.fixedscaleoffset``), so that zarr-python and
-what is built on it decode the values by themselves, and no reader takes the integers for values.
+``value = integer / scale``. They are int16 if they fit, which is decoded in half the time, else int32. The scale
+belongs to the codecs (``numcodecs.fixedscaleoffset``), so that zarr-python and what is built on it decode the values by
+themselves, and no reader takes the integers for values.
 """
 
 from __future__ import annotations
@@ -45,6 +46,8 @@ CODECS = tuple(_DEFAULT_LEVELS)
 DEFAULT_CODEC = "none"
 #: Codec of fields with an error bound where the store has none: integers are to be compressed.
 BOUNDED_CODEC = "pcodec"
+#: Dtypes of the integers of a field with an error bound, the shortest first.
+INTEGERS = ("<i2", "<i4")
 #: The codec of numbers as bytes.
 LITTLE_ENDIAN = {"name": "bytes", "configuration": {"endian": "little"}}
 # One thread per worker: workers run side by side, and their output must not depend on the number of cores.
@@ -59,13 +62,15 @@ class Codec:
         name: "blosc-lz4", "blosc-zstd" (with byte shuffle), "bitshuffle-lz4", "bitshuffle-zstd" (Blosc with bit
             shuffle), "pcodec", "zstd" or "none".
         level: of the compressor.
-        scale: of float32 values that are stored as int32, values times the scale; None for values as they are. The
+        scale: of float32 values that are stored as integers, values times the scale; None for values as they are. The
             values must be multiples of 1 / scale, as :mod:`zarr_core.format.bounds` makes them.
+        integers: dtype of the integers, "<i2" or "<i4".
     """
 
     name: str
     level: int
     scale: float | None = None
+    integers: str = "<i4"
 
     @classmethod
     def parse(cls, text: str) -> Codec:
@@ -100,7 +105,7 @@ class Codec:
     def encode(self, chunk: np.ndarray) -> bytes:
         """Compressed bytes of a C-contiguous array."""
         if self.scale is not None:
-            chunk = np.rint(chunk * np.float64(self.scale)).astype("<i4")
+            chunk = np.rint(chunk * np.float64(self.scale)).astype(self.integers)
         if self.name == "pcodec":
             return pcodec.compress(chunk, self.level)
         return chunk.tobytes() if self._compressor is None else bytes(self._compressor.encode(chunk))
@@ -130,7 +135,7 @@ class Codec:
             self._decompress(data, out)
             return
         values = out.reshape(-1)
-        integers = values.view("<i4")
+        integers = values.view(self.integers)[-len(values) :]
         self._decompress(data, integers)
         # In place, and in two steps: a division that also casts takes longer than both, by way of NumPy's buffer.
         np.copyto(values, integers, casting="unsafe")
@@ -159,7 +164,7 @@ class Codec:
         """
         scaling = []
         if self.scale is not None:
-            configuration = {"offset": 0, "scale": self.scale, "dtype": "<f4", "astype": "<i4"}
+            configuration = {"offset": 0, "scale": self.scale, "dtype": "<f4", "astype": self.integers}
             scaling = [{"name": "numcodecs.fixedscaleoffset", "configuration": configuration}]
         if self.name == "pcodec":
             return [*scaling, {"name": "numcodecs.pcodec", "configuration": {"level": self.level} | pcodec.OPTIONS}]
@@ -169,7 +174,7 @@ class Codec:
         elif self.name != "none":
             method, _, cname = self.name.partition("-")
             configuration = {
-                "typesize": np.dtype(dtype).itemsize,
+                "typesize": np.dtype(dtype if self.scale is None else self.integers).itemsize,
                 "cname": cname,
                 "clevel": self.level,
                 "shuffle": "bitshuffle" if method == "bitshuffle" else "shuffle",
@@ -181,24 +186,27 @@ class Codec:
     @classmethod
     def from_zarr_json(cls, entries: Sequence[Mapping[str, Any]]) -> Codec:
         """Read codecs without a checksum; raises StoreError for those that this library does not write."""
-        scale: float | None = None
+        scaling: tuple[float, str] | tuple[()] = ()
         rest: Sequence[Mapping[str, Any]] = entries
         match entries:
-            case [{"name": "numcodecs.fixedscaleoffset", "configuration": {"scale": float(number)}}, *following]:
-                scale, rest = number, following
+            case [
+                {"name": "numcodecs.fixedscaleoffset", "configuration": {"scale": float(scale), "astype": astype}},
+                *following,
+            ] if astype in INTEGERS:
+                scaling, rest = (scale, astype), following
         found = None
         match rest:
             case [{"name": "numcodecs.pcodec", "configuration": {"level": int(level)}}]:
-                found = _codec("pcodec", level, scale)
+                found = _codec("pcodec", level, *scaling)
             case [{"name": "bytes"}]:
-                found = _codec("none", 0, scale)
+                found = _codec("none", 0, *scaling)
             case [{"name": "bytes"}, {"name": "zstd", "configuration": {"level": int(level)}}]:
-                found = _codec("zstd", level, scale)
+                found = _codec("zstd", level, *scaling)
             case [{"name": "bytes"}, {"name": "blosc", "configuration": {"cname": "lz4" | "zstd" as cname} as blosc_}]:
                 method = "bitshuffle" if blosc_.get("shuffle") == "bitshuffle" else "blosc"
                 level = blosc_.get("clevel")
                 if type(level) is int:
-                    found = _codec(f"{method}-{cname}", level, scale)
+                    found = _codec(f"{method}-{cname}", level, *scaling)
         if found is None or not found._describes(entries):
             raise StoreError(f"this library does not write the codecs {entries}; read the array with zarr-python")
         return found
@@ -224,6 +232,6 @@ def _zstd_content_size(header: bytes) -> int:
 
 
 @lru_cache(64)
-def _codec(name: str, level: int, scale: float | None) -> Codec:
+def _codec(name: str, level: int, scale: float | None = None, integers: str = "<i4") -> Codec:
     """Equal codecs share one object, because readers keep thousands of layouts."""
-    return Codec(name, level, scale)
+    return Codec(name, level, scale, integers)

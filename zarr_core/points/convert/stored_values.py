@@ -11,7 +11,7 @@ import numpy as np
 from zarr_core._util.plain_arrays import plain_tensor
 from zarr_core.errors import SampleError
 from zarr_core.format.array_metadata import ArrayLayout
-from zarr_core.format.bounds import ErrorBound, scale_for, to_multiples
+from zarr_core.format.bounds import ErrorBound, integers_for, scale_for, to_multiples
 from zarr_core.format.moments import FieldMoments
 from zarr_core.format.names import FieldName
 from zarr_core.format.rounding import RoundingAccumulator, RoundingError
@@ -68,8 +68,10 @@ def bounded(layout: ArrayLayout, bound: ErrorBound, values: torch.Tensor) -> Arr
         values: of the sample; those that are not finite are refused later.
     """
     max_error = bound.of(values)
-    scale = scale_for(max_error, max(float(values.max()), -float(values.min())))
-    return replace(layout, codec=replace(layout.codec, scale=scale), max_error=max_error)
+    largest = max(float(values.max()), -float(values.min()))
+    scale = scale_for(max_error, largest)
+    codec = replace(layout.codec, scale=scale, integers=integers_for(scale, largest))
+    return replace(layout, codec=codec, max_error=max_error)
 
 
 def stored_blocks(
