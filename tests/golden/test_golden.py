@@ -78,7 +78,7 @@ def test_the_bytes_of_a_packed_store_never_change(tmp_path: Path) -> None:
 
 
 def _without_residue(store: Path) -> dict[str, object]:
-    """Objects of a packed store; archives without the mean that rounding alone keeps from 0, as the processor does it."""
+    """Objects of a packed store; archives without the mean that is 0 but for rounding, as the processor does it."""
     found: dict[str, object] = dict(objects(store))
     for archive in store.rglob("*.zip"):
         packed = parse_head(archive.read_bytes())
