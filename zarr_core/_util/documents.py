@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import pydantic
 import yaml
+from pydantic_core import from_json
 
 _TAG = "tag:yaml.org,2002:"
 
@@ -66,10 +67,7 @@ def to_json(document: Any) -> bytes:
 
 def parse_json(data: bytes | str) -> Any:
     """The value of a JSON document; raises ValueError."""
-    try:
-        return json.loads(data)
-    except RecursionError as error:
-        raise ValueError("nested too deeply") from error
+    return from_json(data)
 
 
 def parse_table(data: bytes, *, latest: bool = False) -> dict[str, float | str]:

@@ -135,9 +135,10 @@ class Codec:
             self._decompress(data, out)
             return
         values = out.reshape(-1)
-        integers = values.view(self.integers)[-len(values) :]
+        # int32 numbers are converted in place; NumPy would copy int16 ones first, which overlap with other values.
+        integers = values.view("<i4") if self.integers == "<i4" else np.empty(values.shape, self.integers)
         self._decompress(data, integers)
-        # In place, and in two steps: a division that also casts takes longer than both, by way of NumPy's buffer.
+        # In two steps: a division that also casts takes longer than both, by way of NumPy's buffer.
         np.copyto(values, integers, casting="unsafe")
         np.divide(values, np.float32(self.scale), out=values)
 

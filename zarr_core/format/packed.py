@@ -94,7 +94,7 @@ class PackedGroup:
         recorded = expect(dict, attributes.get(ATTRIBUTES_KEY), f"attribute {ATTRIBUTES_KEY!r}")
         return expect(dict, recorded.get(PACKED_KEY), PACKED_KEY)
 
-    @property
+    @cached_property
     def size(self) -> int:
         """Bytes of the archive; raises DocumentError, as all that follows."""
         return self.head + _position(self._record.get("bytes"), "bytes")
@@ -107,16 +107,16 @@ class PackedGroup:
             count: number of its chunks. It is compared before memory is allocated; by default, as many as fit in the
                 archive are accepted.
         """
-        what, body = f"chunks of {array!r}", self.size - self.head
+        what = f"chunks of {array!r}"
         packed = expect(dict, self._record.get("chunks"), "chunks").get(array)
-        most = body // (_LOCAL.size + _CENTRAL.size)
+        most = (self.size - self.head) // (_LOCAL.size + _CENTRAL.size)
         index = _unpack_places(packed, what, most if count is None else count, self.head)
         if count not in (None, len(index.starts)):
             raise DocumentError(f"the archive names {len(index.starts):,} chunks of {array!r}, which has {count:,}")
-        if index.end > self.size:
-            raise DocumentError(f"{what} lie outside of the archive")
-        if index.overlaps:
-            raise DocumentError(f"{what} overlap")
+        try:
+            index.check_within(self.size)
+        except ValueError as error:
+            raise DocumentError(f"{what} {error}") from error
         return index
 
     @cached_property

@@ -166,22 +166,18 @@ class ChunkIndex(NamedTuple):
             raise CorruptChunkError("shard index: impossible offsets or lengths")
         return cls.of(ranges[:, 0], ranges[:, 1])
 
-    @property
-    def end(self) -> int:
-        """End of the last chunk; 0 without chunks."""
-        if isinstance(self.starts, range):
-            return self.starts[-1] + self.lengths[-1]
-        return int((np.asarray(self.starts) + np.asarray(self.lengths)).max(initial=0))
-
-    @property
-    def overlaps(self) -> bool:
-        """Whether two chunks share bytes."""
-        if isinstance(self.starts, range):
-            return len(self.starts) > 1 and self.starts.step < self.lengths[0]
-        starts = np.asarray(self.starts)
-        order = np.argsort(starts, kind="stable")
-        ends = starts + np.asarray(self.lengths)
-        return bool((starts[order][1:] < ends[order][:-1]).any())
+    def check_within(self, end: int) -> None:
+        """Raise ValueError if a chunk ends after ``end``, or two chunks share bytes."""
+        last = len(self.starts) - 1
+        # At equal distances, the first two chunks and the last tell all.
+        numbers = {0, min(1, last), last} if isinstance(self.starts, range) else range(last + 1)
+        before = 0
+        for start, length in sorted((self.starts[number], self.lengths[number]) for number in numbers):
+            if start < before:
+                raise ValueError("overlap")
+            before = start + length
+        if before > end:
+            raise ValueError("lie outside of the archive")
 
 
 def pack_lengths(lengths: Sequence[int]) -> str:

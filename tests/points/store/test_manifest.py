@@ -93,7 +93,7 @@ def column(**changes: object) -> dict:
         (damaged(domains={"surface": []}), "domains.surface is []: input should be a dictionary"),
         (damaged(samples={"a": {"relpath": "a"}}), "samples.a.domains is missing"),
         (damaged(samples=[]), "samples is []: input should be a valid dictionary"),
-        (b'{"format_version":1,"x":' + b"[" * 100_000 + b"]" * 100_000 + b"}", "nested too deeply"),
+        (b'{"format_version":1,"x":' + b"[" * 100_000 + b"]" * 100_000 + b"}", "recursion limit exceeded"),
         (json.dumps({"format_version": 1, "dataset_name": "a"}).encode(), "shuffle_seed is missing"),
         (damaged(dataset_name=["x"]), "dataset_name is ['x']: input should be a valid string"),
         (damaged(generation=1.5), "generation is 1.5: input should be a valid integer"),

@@ -20,7 +20,7 @@ from zarr_core.format.shards import ChunkIndex, decode_shard_index
 from zarr_core.points.read.engines import Engine, FieldRead, fetch_failure
 from zarr_core.points.read.engines.mapped import MappedSample
 from zarr_core.points.read.engines.sample_metadata import KnownArray, KnownSample, group_request, parse_group
-from zarr_core.points.read.engines.straight import StraightRead, UnreadError, read_straight
+from zarr_core.points.read.engines.straight import MAX_GAP, StraightRead, UnreadError, read_straight
 from zarr_core.points.read.plan import MAX_GAP_BYTES, PlannedChunk, RowSpan, plan_read, unpack
 from zarr_core.points.read.selection import SampleDraws
 from zarr_core.points.store.manifest import SampleEntry
@@ -73,7 +73,7 @@ class DirectEngine(Engine):
         work: list[tuple[FieldRead, KnownArray, list[PlannedChunk], np.ndarray]] = []
         requests: list[Request] = []
         straight: list[tuple[FieldRead, StraightRead]] = []
-        files = process.objects if isinstance(process.objects, LocalObjects) else None
+        files = process.files
         for place, (read, known) in enumerate(zip(reads, arrays, strict=True)):
             if known is None:
                 results.append(np.empty(0) if out is None else out[place])
@@ -115,9 +115,9 @@ class DirectEngine(Engine):
         if mapped is None:
             known = process.samples.get(entry.relpath)
             # Files of other programs may change.
-            if known is None or not entry.is_ours or not isinstance(process.objects, LocalObjects):
+            if known is None or not entry.is_ours or process.files is None:
                 return None
-            mapped = process.mapped[entry.relpath] = MappedSample(process.objects, known, entry)
+            mapped = process.mapped[entry.relpath] = MappedSample(process.files, known, entry)
         return mapped.copy(sample.columns, sample.draws, out)
 
     def attributes(self, samples: Sequence[tuple[str, SampleEntry]]) -> list[dict[str, Any]]:
@@ -247,6 +247,8 @@ class DirectEngine(Engine):
             base = opened = self._objects_factory(self.root)
             if base.remote:
                 opened = JoinedObjects(base, MAX_GAP_BYTES, MAX_READ_BYTES)
+            elif isinstance(base, LocalObjects):
+                opened = JoinedObjects(base, MAX_GAP, MAX_READ_BYTES)
             if self._cache is not None:
                 opened = CachedObjects(opened, self._cache, Storage(self.root).identity)
             if self._cache_bytes is not None and opened.remote:  # the operating system caches local files already
@@ -259,12 +261,19 @@ class DirectEngine(Engine):
 
 
 class _Process:
-    """State of an engine in one process. A forked child inherits the sample metadata, but no open handles."""
+    """State of an engine in one process. A forked child inherits the sample metadata, but no open handles.
+
+    Attributes:
+        base: what is read from, below all caches.
+        objects: the same as it is read.
+        files: the same where local files are read without a cache.
+    """
 
     def __init__(self, base: Objects, opened: Objects, parent: _Process | None) -> None:
         self.forks = objects.forks
         self.base = base
         self.objects = opened
+        self.files = base if isinstance(base, LocalObjects) and not isinstance(opened, CachedObjects) else None
         self.samples: OrderedDict[str, KnownSample] = OrderedDict() if parent is None else parent.samples.copy()
         self.mapped: dict[str, MappedSample] = {}
         self.scratch = _Scratch()

@@ -20,12 +20,12 @@ from zarr_core.points.read.sampling import Draw
 from zarr_core.storage.byte_ranges import LocalObjects, Request
 
 # Unwanted bytes that are read to save a system call: at least the checksum between two chunks.
-_MAX_GAP = 4096
+MAX_GAP = 4096
 # Limits of one system call: 1,024 buffers (IOV_MAX) and 2 GiB.
 _MAX_BUFFERS = 1000
 _MAX_BYTES = 1 << 30
 # Receives bytes that nobody looks at, from all threads.
-_unwanted = memoryview(bytearray(_MAX_GAP))
+_unwanted = memoryview(bytearray(MAX_GAP))
 
 
 class UnreadError(Exception):
@@ -122,7 +122,7 @@ def _calls(parts: Iterable[_Part]) -> Iterator[tuple[int, int, list[memoryview]]
     for start, buffer in parts:
         gap = start - end
         # A batch may draw from a sample twice, which overlaps.
-        if buffers and (not 0 <= gap <= _MAX_GAP or len(buffers) > _MAX_BUFFERS or end - begin > _MAX_BYTES):
+        if buffers and (not 0 <= gap <= MAX_GAP or len(buffers) > _MAX_BUFFERS or end - begin > _MAX_BYTES):
             yield begin, end, buffers
             buffers = []
         if not buffers:
