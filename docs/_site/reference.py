@@ -166,7 +166,10 @@ def _attributes(model: type) -> dict[str, str]:
 
 
 def _cell(text: str) -> str:
-    return " ".join(text.split()).replace("|", "\\|")
+    parts = " ".join(text.split()).replace("|", "\\|").split("``")
+    # Outside of code, asterisks of globs are not emphasis.
+    parts[::2] = [part.replace("*", "\\*") for part in parts[::2]]
+    return "``".join(parts)
 
 
 def _schema(model: type[pydantic.BaseModel]) -> list[str]:
