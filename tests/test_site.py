@@ -39,6 +39,9 @@ def test_the_reference_has_every_command_setting_and_error(reference: Any) -> No
         assert f"| `{name}` |" in pages["errors.md"]
     for name in zarr_core.ZarrPointDatasetConfig.model_fields:
         assert re.search(rf"^\| `{name}` \|.*\| \S.* \|$", pages["dataset_config.md"], re.MULTILINE), name
+    for name in ("samples", "meshes", "length_scale", "prefix", "sample_id"):
+        assert re.search(rf"^\| `{name}` \|.*\| \S.* \|$", pages["descriptions.md"], re.MULTILINE), name
+    assert r"boundary_\*.vtp" in pages["descriptions.md"], "asterisks of globs are not emphasis"
     for name in ("source", "store", "chunk_points", "warehouse", "verify_within_days"):
         assert f"| `{name}` |" in pages["declarations.md"], name
 

@@ -47,6 +47,7 @@ def pages() -> dict[str, str]:
     """Text of each page by its name."""
     made = {"index.md": _index(), "commands.md": _commands(), "errors.md": _errors()}
     made["dataset_config.md"] = _dataset_config()
+    made["descriptions.md"] = _descriptions()
     made["declarations.md"] = _declarations()
     for name, (title, about, names) in SUBJECTS.items():
         made[f"{name}.md"] = f"# {title}\n\n{about}\n\n" + "\n".join(map(_documented, names.split()))
@@ -104,6 +105,24 @@ def _dataset_config() -> str:
     return "\n".join(["# Settings of datasets", "", about, "", *_table(model), "", *_schema(model)]) + "\n"
 
 
+def _descriptions() -> str:
+    from zarr_core.sources import description
+
+    about = (
+        "Keys of a YAML file that [describes a dataset](../datasets.md), and of the entries below them. "
+        "[Splits](source_rules.md#splits) have rules of their own."
+    )
+    lines = ["# Settings of descriptions", "", about, "", *_table(description.SourceDescription)]
+    for entry, model in (
+        ("meshes", description.MeshFile),
+        ("files, and fields of meshes", description.FieldArray),
+        ("parameters", description.ParameterFile),
+        ("tables", description.TableFile),
+    ):
+        lines += ["", f"## {entry}", "", _first_line(model), "", *_table(model)]
+    return "\n".join(lines) + "\n"
+
+
 def _declarations() -> str:
     from zarr_core.platform.assets.component import PointDataset
     from zarr_core.platform.assets.dataset import DatasetDeclaration
@@ -128,6 +147,8 @@ def _table(model: type[pydantic.BaseModel]) -> Iterator[str]:
 
 
 def _plain(value: Any) -> str:
+    if isinstance(value, frozenset):
+        value = sorted(value)
     if isinstance(value, Mapping | tuple | list | str | int | float | bool | None):
         return json.dumps(value, default=str)
     return str(value)
@@ -145,7 +166,10 @@ def _attributes(model: type) -> dict[str, str]:
 
 
 def _cell(text: str) -> str:
-    return " ".join(text.split()).replace("|", "\\|")
+    parts = " ".join(text.split()).replace("|", "\\|").split("``")
+    # Outside of code, asterisks of globs are not emphasis.
+    parts[::2] = [part.replace("*", "\\*") for part in parts[::2]]
+    return "``".join(parts)
 
 
 def _schema(model: type[pydantic.BaseModel]) -> list[str]:

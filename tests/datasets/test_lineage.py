@@ -1,4 +1,4 @@
-"""The lines of docs/training.md that record the data of a run, and those that lead from the record to the source."""
+"""The lines of the documentation that record the data of a run, and those that lead from the record to the source."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from tests.helpers.waiting import wait_for
 from zarr_core import ZarrPointDataset, build_dataset
 from zarr_core.convert import convert
 
-GUIDE = Path(__file__).resolve().parents[2] / "docs" / "training.md"
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+PAGES = (DOCS / "training.md", DOCS / "reference" / "loading.md")
 
 
 @pytest.fixture(scope="module")
@@ -28,9 +29,10 @@ def dataset(source: Path) -> ZarrPointDataset:
     return build_dataset({"kind": "point", "root": str(store), "split": "train", "num_surface_points": 8})
 
 
-def lines_of_the_guide(library: str) -> str:
+def lines_of_the_pages(library: str) -> str:
     """The block that imports a library."""
-    blocks = re.findall(r"```python\n(.*?)```", GUIDE.read_text(), re.DOTALL)
+    text = "".join(page.read_text() for page in PAGES)
+    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     (block,) = (block for block in blocks if block.startswith(f"import {library}\n"))
     return str(block)
 
@@ -41,7 +43,7 @@ def test_mlflow_records_the_lineage(dataset: ZarrPointDataset, tmp_path: Path, m
     mlflow = pytest.importorskip("mlflow", reason="MLflow is not installed: pip install mlflow-skinny")
     mlflow.set_tracking_uri((tmp_path / "mlruns").as_uri())
     with mlflow.start_run() as run:
-        exec(lines_of_the_guide("mlflow"), {"dataset": dataset})
+        exec(lines_of_the_pages("mlflow"), {"dataset": dataset})
     tags = mlflow.get_run(run.info.run_id).data.tags
     assert {name: tags[name] for name in dataset.lineage} == dataset.lineage
 
@@ -51,7 +53,7 @@ def test_wandb_records_the_lineage(dataset: ZarrPointDataset, tmp_path: Path, mo
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_SILENT", "true")
     with wandb.init(project="test", dir=str(tmp_path)) as run:
-        exec(lines_of_the_guide("wandb"), {"dataset": dataset})
+        exec(lines_of_the_pages("wandb"), {"dataset": dataset})
         assert dict(run.config) == dataset.lineage
     (recorded,) = tmp_path.rglob("*.wandb")
     # A process of its own writes it, also after the end of the run.
@@ -60,7 +62,7 @@ def test_wandb_records_the_lineage(dataset: ZarrPointDataset, tmp_path: Path, mo
 
 def test_a_recorded_generation_leads_to_the_files_of_its_samples(dataset: ZarrPointDataset, source: Path) -> None:
     found: dict[str, Any] = {"tags": dataset.lineage}
-    exec(lines_of_the_guide("zarr"), found)
+    exec(lines_of_the_pages("zarr"), found)
     entries = dataset.reader.manifest.samples
     assert found["fingerprints"] == {sample_id: entry.fingerprint for sample_id, entry in entries.items()}
     sizes = {path.name: path.stat().st_size for path in (source / found["sample_id"]).glob("*.pt")}
