@@ -1,5 +1,9 @@
 """The packages of the wheel: the platform's folders at the top of the checkout lie in ``zarr_core.platform`` there."""
 
+import re
+import tomllib
+from pathlib import Path
+
 from setuptools import find_packages, setup
 
 PLATFORM = "zarr_core.platform"
@@ -8,4 +12,21 @@ places = {f"{PLATFORM}.{name}": name.replace(".", "/") for name in folders}
 # Not a package of code: the settings of an instance, which a new project copies.
 places[f"{PLATFORM}.deploy.local"] = "deploy/local"
 
-setup(packages=[*find_packages(include=["zarr_core", "zarr_core.*"]), *places], package_dir={"": ".", **places})
+
+def with_addresses(text: str, repository: str) -> str:
+    """The README as a package index shows it, where a link to a file needs the address of the repository, if known."""
+    if not repository:
+        return text
+    text = re.sub(r"(!\[[^]]*\]\()(?!https?:)", rf"\1{repository}/raw/main/", text)
+    return re.sub(r"(\]\()(?!https?:|#)", rf"\1{repository}/blob/main/", text)
+
+
+if __name__ == "__main__":
+    project = Path(__file__).parent
+    repository = tomllib.loads((project / "pyproject.toml").read_text())["tool"]["zarr_core"]["repository"]
+    setup(
+        packages=[*find_packages(include=["zarr_core", "zarr_core.*"]), *places],
+        package_dir={"": ".", **places},
+        long_description=with_addresses((project / "README.md").read_text(), repository),
+        long_description_content_type="text/markdown",
+    )

@@ -53,11 +53,17 @@ class DatasetDeclaration(Declaration):
         default=ConversionSettings.layout, description="directory: objects per field; packed: one object per sample."
     )
     fingerprint: Literal["version", "content"] | None = Field(
-        default=None, description="Notice changed files by version (etag or time) or content; default: as the store."
+        default=None,
+        description="Notice changed files by version (etag or time) or content, by which copies with new times "
+        "alone are not converted again; default: as the store.",
     )
     batch_size: int = Field(default=500, description="Maximum number of samples per conversion run.")
     workers: int = Field(default=2, description="Number of processes that convert.")
-    pool: PoolDeclaration = Field(default=PoolDeclaration(), description="What converts: processes, or a Dask cluster.")
+    pool: PoolDeclaration = Field(
+        default=PoolDeclaration(),
+        description="What converts: processes, or a Dask cluster, by its address, or as a class (cluster) with its "
+        "options and the number of workers (scale).",
+    )
     max_retired_share: float = Field(
         default=MAX_RETIRED_SHARE,
         description="Maximum share of the samples that one refresh retires. A single sample is retired in any case, "

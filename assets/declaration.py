@@ -22,8 +22,12 @@ from zarr_core.versioning.gc import DEFAULT_GRACE
 class Declaration(dg.Model, dg.Resolvable):
     """Settings that each ``defs.yaml`` may give, and the names that follow from them."""
 
-    name: str = Field(description="Prefix of the asset keys, and the asset group.")
-    report: str = Field(description="Local folder for the report.")
+    name: str = Field(
+        description="Prefix of the asset keys, the asset group, and in the names of the partitions, jobs and pool."
+    )
+    report: str = Field(
+        description="Local folder for the report. As any text, it may name a variable: {{ env('REPORTS', 'reports') }}."
+    )
     owners: list[str] = Field(
         default=[],
         description="Who answers for the dataset: addresses of mail, and teams as team:data. The UI shows them.",
@@ -32,8 +36,13 @@ class Declaration(dg.Model, dg.Resolvable):
     settle_seconds: float = Field(
         default=1.0, description="Pause between the two listings of an observation by hand; a copy grows meanwhile."
     )
-    refresh_schedule: str = Field(default="0 3 * * *", description="When everything that is derived is refreshed.")
-    retry_schedule: str = Field(default="0 * * * *", description="When failed partitions are tried again.")
+    refresh_schedule: str = Field(
+        default="0 3 * * *", description="When everything that is derived is refreshed, also without arrivals."
+    )
+    retry_schedule: str = Field(
+        default="0 * * * *",
+        description="When partitions that failed by the network, memory or a crash are tried again.",
+    )
     gc_schedule: str | None = Field(
         default=None, description="When garbage of the store is collected; omit to disable."
     )
@@ -41,7 +50,9 @@ class Declaration(dg.Model, dg.Resolvable):
         default=DEFAULT_GRACE, description="Garbage collection keeps what was replaced less than this ago: 24h, 7d."
     )
     verify_within_days: int | None = Field(
-        default=None, description="Read every chunk of each sample once every N days; omit to disable."
+        default=None,
+        description="Read every chunk in all kept generations once every N days, a part of the samples each day (days "
+        "without success are made up for), of a matrix all chunks; omit to read by hand.",
     )
     fresh_within_days: int | None = Field(
         default=None, description="Send an alert if nothing was converted for N days; omit to disable."

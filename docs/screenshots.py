@@ -1,4 +1,4 @@
-"""Takes the pictures of docs/operating.md and docs/settings.md, and one of docs/ui.md: ``python docs/screenshots.py``.
+"""Takes the pictures of the pages about the platform: ``python docs/screenshots.py``.
 
 Needs Playwright and a Chromium (``pip install playwright``, then ``playwright install chromium``, or a path in
 ``$CHROMIUM``). It brings about what the pages describe, on an instance of its own, starts a webserver, and writes

@@ -14,6 +14,7 @@ import pytest
 import zarr_core
 from tests.helpers.pages import blocks, run_page
 from zarr_core._util.command_line import VERBS
+from zarr_core.platform import PointDataset, WarehouseMatrix
 
 PROJECT = Path(__file__).resolve().parents[1]
 DOCS = PROJECT / "docs"
@@ -42,8 +43,11 @@ def test_the_reference_has_every_command_setting_and_error(reference: Any) -> No
     for name in ("samples", "meshes", "length_scale", "prefix", "sample_id"):
         assert re.search(rf"^\| `{name}` \|.*\| \S.* \|$", pages["descriptions.md"], re.MULTILINE), name
     assert r"boundary_\*.vtp" in pages["descriptions.md"], "asterisks of globs are not emphasis"
-    for name in ("source", "store", "chunk_points", "warehouse", "verify_within_days"):
-        assert f"| `{name}` |" in pages["declarations.md"], name
+    for declaration in (PointDataset, WarehouseMatrix):
+        _, _, rest = pages["declarations.md"].partition(f"## zarr_core.platform.{declaration.__name__}\n")
+        section = rest.partition("## ")[0]
+        for name in declaration.model_fields:
+            assert re.search(rf"^\| `{name}` \|.*\| \S.* \|$", section, re.MULTILINE), name
 
 
 class _Ids(HTMLParser):

@@ -23,21 +23,23 @@ class MatrixDeclaration(Declaration):
     warehouse: dict[str, Any] = Field(
         repr=False,
         description="kind: duckdb (files), iceberg (table, catalog, properties) or athena (table, database, staging); "
-        "and columns, where they are named otherwise.",
+        "and columns, where they are not named batch_id, sample_id, cpg_id, beta and coverage: {feature: probe_id}.",
     )
     matrix: str = Field(repr=False, description="Folder or URL of the matrix.")
     features: str | None = Field(
         default=None,
         repr=False,
         description="Parquet file whose first column is the axis, or a text file; by default the features that the "
-        "warehouse has when the matrix is created.",
+        "warehouse has when the matrix is created, with a warning.",
     )
     values: dict[str, str] = Field(
         default={"beta": "float32", "coverage": "float32"}, description="Stored dtype by value table."
     )
     batch_size: int = Field(default=50, description="Maximum number of warehouse batches per run.")
     look_every_seconds: int = Field(default=60, description="Pause between two listings of the warehouse.")
-    refresh_schedule: str = Field(default="0 4 * * *", description="When checks, column-major copy and report run.")
+    refresh_schedule: str = Field(
+        default="0 4 * * *", description="When checks, column-major copy and report run, also without new batches."
+    )
     checked_batches: int = Field(
         default=2,
         description="The checks compare the latest N batches with the warehouse, and N of the others in turn.",

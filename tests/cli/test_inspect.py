@@ -7,6 +7,7 @@ import re
 import shlex
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -58,6 +59,13 @@ def test_the_three_commands_of_the_readme_lead_from_an_unknown_folder_to_a_train
     losses = re.findall(r"^step (\d): loss (\S+)$", capsys.readouterr().out, re.MULTILINE)
     assert [step for step, _ in losses] == ["1", "2", "3"]
     assert 0 < float(losses[2][1]) < float(losses[0][1]) < 10, "it learns"
+    (loop,) = re.findall(r"```python\n(.*?)```", (PROJECT / "README.md").read_text(), re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(loop.replace('"cuda"', '"cpu"').replace("100)", "1)"), names)
+    assert {name: tuple(names["batch"][name].shape) for name in ("surface_position", "surface_pressure")} == {
+        "surface_position": (2, 1024, 3),
+        "surface_pressure": (2, 1024),
+    }
     assert set(resolve_kind("raw.yaml").fields) == {
         *("surface_position", "surface_normals", "surface_area", "surface_pressure", "surface_friction"),
         *("volume_position", "volume_pressure", "volume_velocity"),

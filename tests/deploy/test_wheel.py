@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import runpy
 import subprocess
 import sys
 import sysconfig
@@ -150,6 +152,24 @@ def test_the_wheel_has_every_file_and_no_other_package(built: Path) -> None:
         code = {path.relative_to(PROJECT) for path in (PROJECT / folder).rglob("*.py")}
         expected |= {f"zarr_core/platform/{path}" for path in code if path.parent.name != "datasets"}
     assert expected - names == set()
+
+
+def test_an_index_shows_the_readme(built: Path) -> None:
+    with zipfile.ZipFile(next(built.glob("*.whl"))) as archive:
+        metadata = archive.read("zarr_core-0.1.0.dist-info/METADATA").decode()
+    assert "Description-Content-Type: text/markdown\n" in metadata
+    assert metadata.endswith((PROJECT / "README.md").read_text())
+
+
+def test_links_of_the_readme_lead_to_the_repository() -> None:
+    with_addresses = runpy.run_path(str(PROJECT / "setup.py"), run_name="setup")["with_addresses"]
+    text = "[a](docs/a.md#part) ![b](docs/b.png) [c](https://c.org) [d](#e)"
+    assert with_addresses(text, "https://z.org") == (
+        "[a](https://z.org/blob/main/docs/a.md#part) ![b](https://z.org/raw/main/docs/b.png) [c](https://c.org) [d](#e)"
+    )
+    assert with_addresses(text, "") == text
+    readme = with_addresses((PROJECT / "README.md").read_text(), "https://z.org")
+    assert not re.findall(r"\]\((?!https://)", readme)
 
 
 def test_a_new_project_converts_checks_and_trains(installed: Environment, project: Path) -> None:

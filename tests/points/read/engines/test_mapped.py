@@ -183,7 +183,7 @@ def test_a_file_that_vanishes_before_it_is_mapped_is_an_error(store: Path) -> No
     batch(reader, {})
     engine = reader._engine
     assert isinstance(engine, DirectEngine)
-    files = engine._this_process.objects
+    files = engine._this_process.files
     assert isinstance(files, LocalObjects)
     files._files.clear()  # as if many others had been opened since
     (path,) = store.glob("samples/run_2/*/volume/velocity/c/0/0")

@@ -75,7 +75,7 @@ def flip(path: Path, at: int) -> None:
 def test_a_chunk_is_read_whole_once_and_then_by_rows(
     store: Path, calls: list[list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(straight, "_MAX_GAP", 0)
+    monkeypatch.setattr(straight, "MAX_GAP", 0)
     reader = ZarrChunkReader(store)
     chunk = CHUNK * ROW + 4
     first = reader.read_sample("run_1", {"volume": 5}, FIELD, epoch=3)
