@@ -68,7 +68,7 @@ class SampleContent:
         fields: the fields to write, each domain's position first.
         load: returns the tensor of a field, (n_points,) or (n_points, dim), given its canonical name.
         source: location of the source files; ``verify`` uses it.
-        parameters: scalars of the whole sample.
+        parameters: scalars, and arrays of one axis with at most 1,000 numbers, of the whole sample.
         meshes: load the mesh of a domain; called after the fields of the domain.
     """
 
