@@ -207,7 +207,10 @@ def test_an_array_that_is_called_position_is_no_position(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"parameters": ["lift"]}, "case_0: no parameter 'lift'; the sample's parameters are drag, gears, name, inflow"),
+        (
+            {"parameters": ["lift"]},
+            "case_0: no parameter 'lift'; the sample's parameters are drag, gears, name, inflow",
+        ),
         ({"parameters": ["name"]}, "case_0: parameter 'name' is 'a', not a number or a list of numbers"),
         (
             {"item": {"y": "wake_speed", "x": "surface_presure"}},

@@ -1,4 +1,4 @@
-"""Scalars and small arrays of samples: in a file of each sample, and in tables beside the samples, one row per sample."""
+"""Scalars and short lists of samples: in a file of each sample, and in tables beside the samples, one row for each."""
 
 from __future__ import annotations
 
