@@ -79,7 +79,9 @@ class Items:
         if self._batch_transform is not None:
             values = self._transformed(values, len(places))
         batch = Batch.of(values)
-        return batch if self._transform is None else Batch(list(map(self._changed, batch, sample_ids)), None)
+        if self._transform is not None:
+            batch[:] = map(self._changed, batch, sample_ids)  # it is stacked again if this has changed an item
+        return batch
 
     def item(self, fields: dict[str, Tensor], place: int, sample_id: str) -> Any:
         """An item of its own size."""
