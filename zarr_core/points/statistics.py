@@ -263,10 +263,8 @@ def _flat(samples: Iterable[SampleMoments], fields: set[str], parameters: set[st
                 components = value.astype(float).tolist()
                 value = components[0] if len(components) == 1 else components
             flat[f"{field}_{name}"] = value
-    positions = []
-    for field in fields & total.keys():
-        if field.endswith(f"_{POSITION}") and len(total[field].mean) > 1:
-            positions.append(total[field])
+    named = [total[field] for field in fields & total.keys() if field.endswith(f"_{POSITION}")]
+    positions = [moments for moments in named if len(moments.mean) > 1]
     if positions:
         flat["raw_pos_min"] = min(float(moments.min.min()) for moments in positions)
         flat["raw_pos_max"] = max(float(moments.max.max()) for moments in positions)

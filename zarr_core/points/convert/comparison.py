@@ -94,9 +94,10 @@ class GroupComparison:
         undeclared = {**group, "attributes": attributes}
         try:
             stored = expect(dict, parse_json(self._storage.read(f"{self._relpath}/{ZARR_JSON}")), "the document")
+            declares = CONVENTIONS_KEY in expect(dict, stored.get("attributes", {}), "attributes")
         except (OSError, ValueError, CorruptChunkError):
             return [group, undeclared]
-        return [group if CONVENTIONS_KEY in stored.get("attributes", ()) else undeclared]
+        return [group if declares else undeclared]
 
     def _read(self, name: str) -> bytes | None:
         try:
