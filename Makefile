@@ -66,7 +66,7 @@ shootout: .venv/rivals  ## formats, settings and disks compared on real samples,
 	$(BIN)/zarr-core shootout $(SAMPLES) --dataset-kind ahmedml --tiers $(TIERS) --budget $(BUDGET) --output demo/shootout
 
 bench: .venv/rivals  ## every benchmark of local disks in about seven minutes, and docs/performance.md from their results
-	for what in local rivals endurance resume 'conversion --samples 12 --rounds 3' 'cluster --samples 12 --rounds 3' codecs manifest matrix warehouse; do \
+	for what in local items rivals endurance resume 'conversion --samples 12 --rounds 3' 'cluster --samples 12 --rounds 3' codecs manifest matrix warehouse; do \
 	  $(BIN)/python -m benchmarks.$$what $(DATED) || exit 1; done
 	$(BIN)/python -m benchmarks.report
 

@@ -22,6 +22,7 @@ ORDER = (
     "tars",
     "endurance",
     "resume",
+    "items",
     "conversion",
     "solvers",
     "cluster",

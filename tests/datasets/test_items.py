@@ -27,6 +27,10 @@ def drag(sample_id: str) -> float:
     return 0.25 * int(sample_id[-1]) - 0.5
 
 
+def inflow(sample_id: str) -> list[float]:
+    return [30.0, int(sample_id[-1]) / 4, -drag(sample_id)]
+
+
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> str:
     place = str(tmp_path_factory.mktemp("items") / "store")
@@ -38,7 +42,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> str:
             "wake_position": rng.normal(size=(POINTS + number, 3)),
             "wake_speed": rng.normal(size=POINTS + number),
         }
-        parameters = {"drag": drag(sample_id), "gears": number, "name": "a"}
+        parameters = {"drag": drag(sample_id), "gears": number, "name": "a", "inflow": inflow(sample_id)}
         settings = {} if number else {"chunk_points": 16}
         write_sample(place, sample_id, arrays, split="train", parameters=parameters, dataset_name="cars", **settings)
     return place
@@ -78,6 +82,7 @@ CASES: list[dict[str, Any]] = [
     {"transform": double},
     {"transform": f"{__name__}.double", "with_sample_id": True},
     {"batch_transform": double, "parameters": ["drag"]},
+    {"item": {"x": ["surface_position", "inflow"], "mu": ["drag", "inflow"]}, "parameters": ["inflow", "drag"]},
     {"num_wake_points": None, "parameters": ["drag"], "fields": ["surface_pressure"]},
 ]
 
@@ -152,11 +157,61 @@ def test_parameters_are_normalized_by_statistics_or_by_numbers(store: str) -> No
     assert batch["sample_id"] == IDS
 
 
+def test_arrays_are_normalized_by_component(store: str) -> None:
+    statistics = calculate_store_statistics(store, split="train")
+    rows = np.array([inflow(sample_id) for sample_id in IDS])
+    np.testing.assert_allclose(statistics["inflow_mean"], rows.mean(axis=0))
+    np.testing.assert_allclose(statistics["inflow_std"], rows.std(axis=0, ddof=1), atol=1e-12)
+    generation = opened(store).reader.manifest.generation
+    write_statistics(store, statistics, of="split train", split="train", generation=generation)
+    (plain,) = DataLoader(opened(store, parameters=["drag", "inflow"]), batch_size=6)
+    assert torch.equal(plain["inflow"], torch.tensor(rows, dtype=torch.float32))
+    for kind in ("mean_std", "min_max", "logscale_mean_std"):
+        dataset = opened(store, parameters=["inflow"], normalizers={"inflow": kind})
+        (batch,) = DataLoader(dataset, batch_size=6)
+        assert batch["inflow"].shape == (6, 3)
+        assert torch.allclose(dataset.denormalize("inflow", batch["inflow"]), plain["inflow"], atol=1e-5)
+        again = opened(store, parameters=["inflow"], normalizers=dataset.normalizers)
+        assert torch.equal(again[3]["inflow"], dataset[3]["inflow"])
+        if kind == "mean_std":  # the first component is constant
+            assert torch.allclose(batch["inflow"].std(dim=0), torch.tensor([0.0, 1.0, 1.0]), atol=1e-5)
+    for wrong, message in (([1.0], "its normalizer has 1 comp"), ([1.0] * 4, "its normalizer has 4 comp")):
+        fixed = {"inflow": {"kind": "fixed", "shift": wrong, "unit": wrong}}
+        with pytest.raises(ZarrCoreError, match=f"case_0: parameter 'inflow' is a list of 3 numbers; {message}"):
+            opened(store, parameters=["inflow"], normalizers=fixed)
+
+
+def test_an_array_of_another_length_is_named(tmp_path: Path) -> None:
+    place = str(tmp_path / "store")
+    position = {"surface_position": np.ones((3, 3))}
+    for sample_id, value in (("a", [1.0, 2.0]), ("b", torch.tensor([1.0, 2.0, 4.0])), ("c", 5.0)):
+        write_sample(place, sample_id, position, split="train", parameters={"inflow": value, "drag": value})
+    dataset = build_dataset({"kind": "point", "root": place, "split": "train", "parameters": ["inflow"]})
+    with pytest.raises(ZarrCoreError, match="b: parameter 'inflow' is a list of 3 numbers; in a it is a list of 2"):
+        next(iter(DataLoader(dataset, batch_size=2)))
+    with pytest.raises(ZarrCoreError, match="c: parameter 'inflow' is a number; in a it is a list of 2 numbers"):
+        pickle.loads(pickle.dumps(dataset))[2]
+    with pytest.warns(UserWarning, match="differs between samples have no statistics: drag, inflow"):
+        statistics = calculate_store_statistics(place)
+    assert "surface_position_mean" in statistics
+    assert "inflow_mean" not in statistics
+
+
+def test_an_array_that_is_called_position_is_no_position(tmp_path: Path) -> None:
+    arrays = {"surface_position": np.ones((3, 3))}
+    write_sample(str(tmp_path / "store"), "a", arrays, parameters={"inlet_position": [70.0, 80.0, 90.0]})
+    statistics = calculate_store_statistics(tmp_path / "store")
+    assert (statistics["inlet_position_max"], statistics["raw_pos_max"]) == ([70.0, 80.0, 90.0], 1.0)
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"parameters": ["lift"]}, "case_0: no parameter 'lift'; the sample's parameters are drag, gears, name"),
-        ({"parameters": ["name"]}, "case_0: parameter 'name' is 'a', not a number"),
+        (
+            {"parameters": ["lift"]},
+            "case_0: no parameter 'lift'; the sample's parameters are drag, gears, name, inflow",
+        ),
+        ({"parameters": ["name"]}, "case_0: parameter 'name' is 'a', not a number or a list of numbers"),
         (
             {"item": {"y": "wake_speed", "x": "surface_presure"}},
             "item names 'surface_presure', which is not read; fields are .*parameters",
@@ -264,8 +319,8 @@ def test_a_mixture_passes_parameters_and_ids_on(store: str) -> None:
 
 def test_the_parameters_are_shown_and_the_place_is_absolute(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
     info = sample_info(store, "case_2")
-    assert info.parameters == {"drag": 0.0, "gears": 2, "name": "a"}
-    assert "parameters  drag 0.0, gears 2, name a" in format_sample(info)
+    assert info.parameters == {"drag": 0.0, "gears": 2, "name": "a", "inflow": [30.0, 0.5, -0.0]}
+    assert "parameters  drag 0.0, gears 2, name a, inflow [30.0, 0.5, -0.0]" in format_sample(info)
     monkeypatch.chdir(Path(store).parent)
     assert opened("store").lineage["zarr_core.store"] == store
 

@@ -139,8 +139,8 @@ def loaded(folder: Path, cache: Path, split: str = "train") -> dict[str, dict]:
 
 def test_parameters_that_differ_between_samples(tmp_path: Path) -> None:
     given: list[dict] = [
-        *({"angle": 30, "speed": 10, "count": 2**70} for _ in range(6)),  # the library looks at five samples
-        {"angle": 30.5, "speed": 10, "late": 1, "count": 1},
+        *({"angle": 30, "speed": 10, "count": 2**70, "inflow": [1, 2]} for _ in range(6)),  # it looks at five samples
+        {"angle": 30.5, "speed": 10, "late": 1, "count": 1, "inflow": [0.5, 2.0]},
         {"angle": 30, "speed": "fast", "none": None, "late": None},
         {},
         {"flag": True},
@@ -151,7 +151,7 @@ def test_parameters_that_differ_between_samples(tmp_path: Path) -> None:
         write_sample(tmp_path / "store", f"c{number}", arrays, parameters=parameters, split=split)
     export_huggingface(tmp_path / "store", tmp_path / "hub")
     rows = loaded(tmp_path / "hub", tmp_path / "cache") | loaded(tmp_path / "hub", tmp_path / "cache", "test")
-    names = ("angle", "speed", "late", "none", "flag", "count")
+    names = ("angle", "speed", "late", "none", "flag", "count", "inflow")
     for number, parameters in enumerate(given):
         own = {name: parameters.get(name) for name in names}
         own["speed"] = None if own["speed"] is None else str(own["speed"])

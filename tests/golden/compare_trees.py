@@ -15,6 +15,7 @@ Exempt, because newer trees record more or differently:
 * ``statistics/``, and the statistics of a copy of an earlier generation: statistics belong to a generation;
 * ``conversion`` and ``fingerprints`` of a manifest, and ``fields`` of its samples: a store knows what it is;
 * ``rounding`` of a group's attributes: loss is measured;
+* ``zarr_conventions`` of a group's attributes: they are declared;
 * ``dimension_names`` of a sample's arrays: xarray opens them;
 * ``shape`` and ``attributes`` of a matrix's arrays, and the lock of a replacement: an array has as many rows as were
   claimed, not room for all that it may ever get;
@@ -206,7 +207,8 @@ def without_exempt(path: Path) -> bytes:
         del document["shape"], document["attributes"]
     elif path.name == "zarr.json":
         inline = document.get("consolidated_metadata", {}).get("metadata", {})
-        newer = [document.get("attributes", {}).get("zarr_core", {}).pop("rounding", None)]
+        attributes = document.get("attributes", {})
+        newer = [attributes.get("zarr_core", {}).pop("rounding", None), attributes.pop("zarr_conventions", None)]
         newer += [array.pop("dimension_names", None) for array in (document, *inline.values())]
         if not any(newer):
             return content

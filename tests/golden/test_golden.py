@@ -5,19 +5,20 @@ If a test here fails, the format number must change, not the expected values.
 
 from __future__ import annotations
 
-import copy
 import hashlib
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
+import zarr
 
 from tests.golden.make import make
-from tests.helpers.stores import objects
+from tests.helpers.stores import group_place, make_store, objects
+from zarr_core import stage_store, write_sample
 from zarr_core.format.array_metadata import ArrayLayout
 from zarr_core.format.codecs import CODECS, Codec
 from zarr_core.format.moments import FieldMoments
-from zarr_core.format.packed import parse_head
 from zarr_core.format.shards import encode_shard
 from zarr_core.format.shuffle import shuffle_permutation
 from zarr_core.points.convert.writer import GroupWriter
@@ -29,19 +30,24 @@ from zarr_core.points.verify.store import verify_store
 GOLDEN = Path(__file__).parent
 
 
-@pytest.mark.parametrize("store", [*CODECS, *(f"packed/{codec}" for codec in CODECS)])
+# Stores whose groups declare their convention.
+DECLARED = ["declared/directory", "declared/packed"]
+
+
+@pytest.mark.parametrize("store", [*CODECS, *(f"packed/{codec}" for codec in CODECS), *DECLARED])
 def test_stores_of_earlier_versions_are_read(store: str) -> None:
     """Values equal those that ``golden/make.py`` wrote."""
     reader = ZarrChunkReader(GOLDEN / store)
     sample = reader.read_sample("a")
     order = shuffle_permutation(0, "a", "surface", 41)
     assert np.array_equal(sample["surface_position"], (np.arange(123.0).reshape(41, 3) / 8)[order])
-    assert np.array_equal(sample["surface_pressure"], (np.arange(41.0) - 20)[order][:, None])
+    lowest = -10 if store in DECLARED else -20
+    assert np.array_equal(sample["surface_pressure"], (np.arange(41.0) + lowest)[order][:, None])
     assert (sample["surface_position"].dtype, sample["surface_pressure"].dtype) == ("float32", "float16")
     attributes = reader.read_attributes("a")
     assert attributes["parameters"] == {"speed": 30.5}
     moments = FieldMoments.from_json(attributes["moments"]["surface_pressure"])
-    assert (moments.count, moments.mean[0], moments.min[0], moments.max[0]) == (41, 0, -20, 20)
+    assert (moments.count, moments.mean[0], moments.min[0], moments.max[0]) == (41, lowest + 20, lowest, lowest + 40)
     assert load_manifest(GOLDEN / store).split_ids("train") == ["a"]
     assert verify_store(GOLDEN / store).ok
 
@@ -72,24 +78,48 @@ def test_uncompressed_bytes_never_change() -> None:
     assert hashlib.sha256(shard).hexdigest()[:16] == "93f9775cafccbdc3"
 
 
-def test_the_bytes_of_a_packed_store_never_change(tmp_path: Path) -> None:
-    make(tmp_path / "store", codec="none", layout="packed")
-    assert _without_residue(tmp_path / "store") == _without_residue(GOLDEN / "packed" / "none")
+@pytest.mark.parametrize("layout", ["directory", "packed"])
+def test_the_bytes_of_a_store_never_change(tmp_path: Path, layout: str) -> None:
+    make(tmp_path / "store", codec="none", layout=layout)
+    assert objects(tmp_path / "store") == objects(GOLDEN / "declared" / layout)
 
 
-def _without_residue(store: Path) -> dict[str, object]:
-    """Objects of a packed store; archives without the mean that is 0 but for rounding, as the processor does it."""
-    found: dict[str, object] = dict(objects(store))
-    for archive in store.rglob("*.zip"):
-        packed = parse_head(archive.read_bytes())
-        document = copy.deepcopy(dict(packed.document))
-        (residue,) = document["attributes"]["zarr_core"]["moments"]["surface_pressure"].pop("log_mean")
-        assert abs(residue) < 1e-15
-        body = archive.read_bytes()[packed.head :]
-        central = body.index(b"PK\1\2")
-        # The first entry of the central directory has the checksum of the document.
-        found[str(archive.relative_to(store))] = document, body[: central + 16], body[central + 20 :]
-    return found
+def groups(store: Path) -> dict[str, bytes]:
+    """The objects of a store's samples."""
+    return {name: data for name, data in objects(store).items() if name.startswith("samples/")}
+
+
+def declares(store: Path, sample_id: str) -> bool:
+    """Whether the group of a sample declares conventions."""
+    place, path = group_place(str(store), load_manifest(store).samples[sample_id].relpath)
+    return "zarr_conventions" in zarr.open_group(make_store(place), path=path, mode="r", zarr_format=3).attrs
+
+
+@pytest.mark.parametrize("name", ["zstd", "packed/none", "bounded/directory", "bounded/packed"])
+def test_stores_of_earlier_versions_are_extended(tmp_path: Path, name: str) -> None:
+    store = tmp_path / "store"
+    shutil.copytree(GOLDEN / name, store)
+    arrays = {"surface_position": np.random.rand(30, 3), "surface_pressure": np.random.rand(30)}
+    settings = {"chunk_points": 8, "shard_points": 16} if name == "zstd" else {}  # which that version did not record
+    write_sample(store, "b", arrays, split="train", parameters={"speed": 20.0}, **settings)
+    assert [declares(store, sample_id) for sample_id in "ab"] == [False, True]
+    assert groups(store).items() >= groups(GOLDEN / name).items()
+    assert verify_store(str(store), deep=True).ok
+    for options in (
+        {},
+        {"layout": "packed"},
+        {"layout": "directory"},
+        {"points": "50%"},
+        {"fields": ["surface_position"]},
+    ):
+        copy = tmp_path / "copy"
+        stage_store(store, copy, **options)
+        assert [declares(copy, sample_id) for sample_id in "ab"] == [False, True]
+        assert verify_store(str(copy)).ok
+        before = objects(copy)
+        stage_store(store, copy, **options)
+        assert objects(copy) == before
+        shutil.rmtree(copy)
 
 
 def test_the_path_of_a_group_never_changes(tmp_path: Path) -> None:

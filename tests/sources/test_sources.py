@@ -342,14 +342,16 @@ def test_wherever_a_file_is_cut_it_is_the_files_fault(tmp_path: Path) -> None:
             load_pt(Storage(tmp_path), path.name, FileInfo(path.name, size, ""))
 
 
-def test_parameters_are_scalars_or_an_error(tmp_path: Path) -> None:
+def test_parameters_are_scalars_or_lists_or_an_error(tmp_path: Path) -> None:
     for file in resolve_kind("emmi_wing").fields.values():
         (tmp_path / "run_1").mkdir(exist_ok=True)
         torch.save(torch.zeros(2, file.field.dim), tmp_path / "run_1" / file.filename)
     torch.save({"span": torch.tensor(1.5), "aoa": 2.0}, tmp_path / "run_1" / "design_parameters.pt")
     tree = SampleTree("emmi_wing", tmp_path)
     assert tree.load_parameters(tree.discover()["run_1"]) == {"span": 1.5, "aoa": 2.0}
-    for broken in ('{"a": [1]}', "[1]", "{", '{"a": -Infinity}', '{"a": 1e999}'):
+    (tmp_path / "run_1" / "params.json").write_text('{"inflow": [1, 2.5], "left out": [0, NaN]}')
+    assert tree.load_parameters(tree.discover()["run_1"]) == {"span": 1.5, "aoa": 2.0, "inflow": [1.0, 2.5]}
+    for broken in ('{"a": [[1]]}', '{"a": {"b": 1}}', "[1]", "{", '{"a": -Infinity}', '{"a": 1e999}'):
         (tmp_path / "run_1" / "params.json").write_text(broken)
         with pytest.raises(SampleError, match=r"params\.json"):
             tree.load_parameters(tree.discover()["run_1"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from typing import Any
@@ -16,6 +17,7 @@ from zarr_core.datasets.config import StoreDatasetConfig
 from zarr_core.datasets.normalizers import Normalizers
 from zarr_core.errors import SourceError, UnknownFieldError, ZarrCoreError
 from zarr_core.points.read.reader import ZarrChunkReader
+from zarr_core.points.store.group import recorded_numbers
 from zarr_core.sources.resolve import import_dotted
 
 INDEX = "index"
@@ -59,8 +61,10 @@ class Items:
                     f"parameters are {', '.join(config.parameters) or 'none'} (`parameters: [...]` adds others), and "
                     f"{INDEX} and {SAMPLE_ID} can be named"
                 )
-        # Normalized parameters by sample, (parameters,).
+        # Normalized parameters by sample, one after the other, (components of all parameters,).
         self._rows: dict[str, Tensor] = {}
+        # By parameter: the first sample that was read, and the shape there, which all samples must have.
+        self._shapes: dict[str, tuple[str, tuple[int, ...]]] = {}
         self.origin = redact(reader.root)
 
     def with_reader(self, reader: ZarrChunkReader) -> Items:
@@ -75,7 +79,9 @@ class Items:
         if self._batch_transform is not None:
             values = self._transformed(values, len(places))
         batch = Batch.of(values)
-        return batch if self._transform is None else Batch(list(map(self._changed, batch, sample_ids)), None)
+        if self._transform is not None:
+            batch[:] = map(self._changed, batch, sample_ids)  # it is stacked again if this has changed an item
+        return batch
 
     def item(self, fields: dict[str, Tensor], place: int, sample_id: str) -> Any:
         """An item of its own size."""
@@ -149,13 +155,20 @@ class Items:
         return torch.cat(parts, dim=-1)
 
     def _read_parameters(self, sample_ids: Sequence[str]) -> dict[str, Tensor]:
-        """Parameters by name, (samples,), float32 and normalized."""
+        """Parameters by name, (samples,) or (samples, components), float32 and normalized."""
         unknown = [sample_id for sample_id in dict.fromkeys(sample_ids) if sample_id not in self._rows]
         if unknown:
             for sample_id, recorded in zip(unknown, self._reader.read_attributes_of(unknown), strict=True):
                 self._rows[sample_id] = self._row(sample_id, recorded)
         rows = torch.stack([self._rows[sample_id] for sample_id in sample_ids])
-        return dict(zip(self._parameters, rows.unbind(1), strict=True))
+        columns = {}
+        start = 0
+        for name in self._parameters:
+            _, shape = self._shapes[name]
+            stop = start + math.prod(shape)
+            columns[name] = rows[:, start:stop] if shape else rows[:, start]
+            start = stop
+        return columns
 
     def _row(self, sample_id: str, recorded: Mapping[str, Any]) -> Tensor:
         """The parameters of a sample, from what its group records."""
@@ -167,9 +180,22 @@ class Items:
                 known = ", ".join(given) or "none"
                 raise UnknownFieldError(f"{where}: no parameter {name!r}; the sample's parameters are {known}")
             value = given[name]
-            if not isinstance(value, int | float):
-                raise ZarrCoreError(f"{where}: parameter {name!r} is {value!r:.80}, not a number")
-            parts.append(self._normalizers.normalized(name, torch.tensor([value], dtype=torch.float64)))
+            numbers = recorded_numbers(value)
+            if numbers is None:
+                raise ZarrCoreError(f"{where}: parameter {name!r} is {value!r:.80}, not a number or a list of numbers")
+            shape = (len(numbers),) if isinstance(value, list) else ()
+            first, expected = self._shapes.setdefault(name, (sample_id, shape))
+            if shape != expected:
+                raise ZarrCoreError(
+                    f"{where}: parameter {name!r} is {_described(shape)}; in {first} it is {_described(expected)}"
+                )
+            normalizer = self._normalizers.get(name)
+            if normalizer is not None and len(normalizer.shift) != len(numbers):
+                raise ZarrCoreError(
+                    f"{where}: parameter {name!r} is {_described(shape)}; its normalizer has {len(normalizer.shift)} "
+                    "components"
+                )
+            parts.append(self._normalizers.normalized(name, torch.tensor(numbers, dtype=torch.float64)))
         return torch.cat(parts)
 
     def _changed(self, item: Any, sample_id: str) -> Any:
@@ -193,6 +219,11 @@ class Items:
             if len(value) != items:
                 raise ZarrCoreError(f"batch_transform: {name!r} has {len(value)} entries for {items} items")
         return changed
+
+
+def _described(shape: tuple[int, ...]) -> str:
+    """A parameter of a shape, for messages."""
+    return f"a list of {shape[0]} numbers" if shape else "a number"
 
 
 def _function(name: str, given: Callable[[Any], Any] | str | None) -> Callable[[Any], Any] | None:

@@ -328,7 +328,8 @@ def make_normalizers(
     for field, config in configs.items():
         column = manifest.fields.get(field)
         if column is None:  # a parameter
-            column = ArrayColumn(field, field, "float64", len(config.shift) if isinstance(config, FixedConfig) else 1)
+            dim = len(config.shift) if isinstance(config, FixedConfig) else found.components(field)
+            column = ArrayColumn(field, field, "float64", dim)
         normalizers.add(found.normalizer(field, column, config))
     return normalizers
 
@@ -359,6 +360,11 @@ class _Statistics:
         mean = self._numbers(field, column, f"{key}_mean")
         std = self._numbers(field, column, f"{key}_std")
         return Normalizer(field, mean, _units(mean, std, column.dtype), logscale)
+
+    def components(self, parameter: str) -> int:
+        """Components of a parameter, which no column tells."""
+        mean = self.values.get(f"{parameter}_mean")
+        return len(mean) if isinstance(mean, list) else 1
 
     def _numbers(self, field: str, column: ArrayColumn, key: str) -> tuple[float, ...]:
         if key not in self.values:

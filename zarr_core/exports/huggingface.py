@@ -10,7 +10,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from functools import partial
+from functools import partial, reduce
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,8 @@ _TAG = "zarr_core"
 _UNFINISHED = ".cache/huggingface/zarr_core"
 # Types of parameters.
 _TYPES = {bool: "bool", int: "int64", float: "float64", str: "string"}
+# After the type of the numbers of a list.
+_LIST = " list"
 # Groups whose attributes are read at a time.
 _READS = 32
 # Split of the samples that no split of the store names.
@@ -197,7 +199,10 @@ def _features(
         for group in threads.map(partial(SampleGroup, storage, manifest), sample_ids):
             for name, value in group.parameters.items():
                 types[name] = _common_type(types.get(name), value)
-    parameters = [{"name": name, "dtype": kind or "string"} for name, kind in types.items()]
+    parameters: list[dict[str, str]] = []
+    for name, kind in types.items():
+        element = (kind or "string").removesuffix(_LIST)
+        parameters.append({"name": name, "dtype" if kind is None or kind == element else "list": element})
     about = [
         {"name": "sample_id", "dtype": "string"},
         {"name": "draw", "dtype": "int64"},
@@ -212,12 +217,18 @@ def _common_type(before: str | None, value: Any) -> str | None:
     """Name of the type that holds a parameter and the earlier ones; None of nulls alone."""
     if value is None:
         return before
-    kind = _TYPES.get(type(value), "string")
+    if isinstance(value, list):
+        kind = f"{reduce(_common_type, value, None)}{_LIST}"
+    else:
+        kind = _TYPES.get(type(value), "string")
     if kind == "int64" and not -(2**63) <= value < 2**63:
         kind = "float64"
     if before in (None, kind):
         return kind
-    return "float64" if {before, kind} == {"int64", "float64"} else "string"
+    for of_kind in ("", _LIST):
+        if {before, kind} == {f"int64{of_kind}", f"float64{of_kind}"}:
+            return f"float64{of_kind}"
+    return "string"
 
 
 def _config(name: str, paths: Mapping[str, str]) -> dict[str, Any]:

@@ -14,6 +14,14 @@ ZARR_JSON = "zarr.json"
 QUARANTINE = "quarantine.json"
 #: Key in a sample group's attributes under which this library records what it knows of the sample.
 ATTRIBUTES_KEY = "zarr_core"
+#: Key in a sample group's attributes of the conventions that they follow, by the Zarr Conventions Specification.
+CONVENTIONS_KEY = "zarr_conventions"
+#: The convention of what this library records, which ``docs/schema/sample.json`` describes.
+CONVENTION = {
+    "uuid": "bd25bb73-df24-4e16-a84a-013f6053b49d",
+    "name": ATTRIBUTES_KEY,
+    "description": "A sample of points in random order: their moments, the sample's parameters and its source files.",
+}
 #: Takes the place of a split's name in the names of statistics of all samples.
 ALL_SAMPLES = "all"
 #: Folder of a point store's statistics, by generation and split.

@@ -32,7 +32,7 @@ from zarr_core.format.names import POSITION
 from zarr_core.format.object_names import ALL_SAMPLES, STATISTICS, STATISTICS_YAML, ZARR_JSON, statistics_name
 from zarr_core.points.read.scan import read_chunks
 from zarr_core.points.statistics_files import training_split
-from zarr_core.points.store.group import read_metadata, recorded_attributes, recorded_moments
+from zarr_core.points.store.group import read_metadata, recorded_attributes, recorded_moments, recorded_numbers
 from zarr_core.points.store.head import load_manifest, read_lines
 from zarr_core.points.store.manifest import StoreManifest
 from zarr_core.sources.left_out import some
@@ -123,14 +123,23 @@ def calculate_store_statistics(
         for (sample_id, _), result in zip(unknown, shown, strict=True):
             moments[sample_id] = result
     known = list(filter(None, moments.values()))
-    if fields is None:
-        wanted |= _parameters(known, manifest) - {*(exclude_fields or ())}
-    return _flat(known, wanted)
+    parameters = _parameters(known, manifest) if fields is None else set()
+    return _flat(known, wanted, parameters - {*(exclude_fields or ())})
 
 
 def _parameters(samples: Iterable[SampleMoments], manifest: StoreManifest) -> set[str]:
-    """Names of the parameters that samples have moments of."""
-    return set().union(*samples) - manifest.fields.keys()
+    """Names of the parameters that samples have moments of; those that differ in their length are left out."""
+    lengths: dict[str, set[int]] = {}
+    for sample in samples:
+        for name in sample.keys() - manifest.fields.keys():
+            lengths.setdefault(name, set()).add(len(sample[name].mean))
+    unequal = sorted(name for name, found in lengths.items() if len(found) > 1)
+    if unequal:
+        warnings.warn(
+            f"parameters whose number of components differs between samples have no statistics: {some(unequal)}",
+            stacklevel=3,
+        )
+    return lengths.keys() - set(unequal)
 
 
 def _chosen_fields(
@@ -198,11 +207,12 @@ def _recorded_moments(storage: Storage, group: tuple[str, str]) -> SampleMoments
 
 
 def _parameter_moments(recorded: dict[str, Any]) -> SampleMoments:
-    """Moments of the parameters of a sample that are numbers, each of one value."""
+    """Moments of the parameters of a sample that are numbers or lists of numbers, each of one point."""
     moments: SampleMoments = {}
     for name, value in expect(dict, recorded.get("parameters", {}), "parameters").items():
-        if isinstance(value, int | float):
-            moments[name] = FieldMoments.of(np.array([[value]], dtype=np.float64))
+        numbers = recorded_numbers(value)
+        if numbers is not None:
+            moments[name] = FieldMoments.of(np.array([numbers], dtype=np.float64))
     return moments
 
 
@@ -232,12 +242,12 @@ def _not_computed(group: tuple[str, str], error: Exception) -> SampleMoments:
     raise ZarrCoreError(f"{group[0]}: {error}") from error
 
 
-def _flat(samples: Iterable[SampleMoments], wanted: Collection[str]) -> dict[str, Any]:
+def _flat(samples: Iterable[SampleMoments], fields: set[str], parameters: set[str]) -> dict[str, Any]:
     """Merge samples in the order given (otherwise the last bits would depend on timing) and name the results."""
     total: SampleMoments = {}
     for sample in samples:
         for field, moments in sample.items():
-            if field not in wanted:
+            if field not in fields and field not in parameters:
                 continue
             lengths = {len(moments.mean), len(total.get(field, moments).mean)}
             if len(lengths) > 1:
@@ -253,7 +263,8 @@ def _flat(samples: Iterable[SampleMoments], wanted: Collection[str]) -> dict[str
                 components = value.astype(float).tolist()
                 value = components[0] if len(components) == 1 else components
             flat[f"{field}_{name}"] = value
-    positions = [m for field, m in total.items() if field.endswith(f"_{POSITION}") and len(m.mean) > 1]
+    named = [total[field] for field in fields & total.keys() if field.endswith(f"_{POSITION}")]
+    positions = [moments for moments in named if len(moments.mean) > 1]
     if positions:
         flat["raw_pos_min"] = min(float(moments.min.min()) for moments in positions)
         flat["raw_pos_max"] = max(float(moments.max.max()) for moments in positions)
@@ -363,5 +374,5 @@ def record_training_statistics(store_root: str, manifest: StoreManifest) -> list
     if not recorded or len(recorded) < len(groups):
         return []
     of = f"split {split}" if split else "all samples"
-    statistics = _flat(recorded, {*manifest.fields} | _parameters(recorded, manifest))
+    statistics = _flat(recorded, {*manifest.fields}, _parameters(recorded, manifest))
     return write_statistics(store_root, statistics, of=of, split=split, generation=manifest.generation)

@@ -17,8 +17,10 @@ from zarr_core._util.redaction import redact
 from zarr_core.errors import ZarrCoreError
 from zarr_core.points.convert.conversion import convert_samples
 from zarr_core.points.convert.job import ConversionJob
+from zarr_core.points.convert.plan import Task
 from zarr_core.points.convert.publish import Pending, commit_results
 from zarr_core.points.convert.request import ConversionRequest
+from zarr_core.points.convert.writer import Repair
 from zarr_core.points.read.reader import ZarrChunkReader
 from zarr_core.points.read.sampling import draw
 from zarr_core.points.store.head import load_if_any
@@ -28,7 +30,6 @@ from zarr_core.shootout.formats import Entry
 from zarr_core.shootout.formats.samples import Draws, Runs, Samples
 from zarr_core.shootout.request import ShootoutRequest
 from zarr_core.sources.resolve import short_name
-from zarr_core.sources.sample import SourceSample
 from zarr_core.storage import Storage, is_local
 
 # Upper limit on the bytes of the samples: they are written once per format and tier.
@@ -162,14 +163,14 @@ def _convert_some(request: ShootoutRequest, store: str, end: float) -> int:
         raise ZarrCoreError(f"{source} is not a store; if it holds files to convert, pass --dataset-kind")
     root, source_url = (request.source, None) if is_local(request.source) else (None, request.source)
     job = ConversionJob.open(ConversionRequest(request.dataset_kind, store, root=root, source_url=source_url))
-    tasks: list[tuple[SourceSample, str | None]] = []
+    tasks: list[Task] = []
     size = 0
     for sample in job.selection.samples.values():
         files = {file.name: file.size for file in sample.files.values()}
         size += sum(files.values())
         if len(tasks) == (request.samples or _SAMPLES) or (tasks and size > _MAX_BYTES):
             break
-        tasks.append((sample, ""))
+        tasks.append((sample, Repair()))
     pending, reason = Pending(), ""
     with closing(convert_samples(job, tasks)) as results:
         for result in results:

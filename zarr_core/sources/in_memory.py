@@ -27,11 +27,11 @@ class ArraySource(SampleSource):
         arrays: NumPy arrays, torch tensors or the like, by the file name of a field in the description.
         description: of the fields.
         split: the sample's split; None leaves the splits of a store as they are.
-        parameters: scalars of the whole sample.
+        parameters: scalars, and arrays of one axis with at most 1,000 numbers, of the whole sample.
 
     Raises:
         SourceError: the id or the split cannot be used.
-        SampleError: a field is not an array of numbers, or a parameter is not a scalar.
+        SampleError: a field is not an array of numbers, or a parameter is neither a scalar nor a small array.
     """
 
     url = "arrays in memory"

@@ -5,6 +5,8 @@ from __future__ import annotations
 # Of a pickle in a ``.pt`` file; that of one tensor has 200 bytes, and nests 3 deep.
 MAX_PICKLE_BYTES = 1 << 20
 MAX_PICKLE_DEPTH = 50
+# Numbers of a parameter that is an array. Parameters lie in the attributes of a sample, which every reader loads.
+MAX_PARAMETER_NUMBERS = 1000
 # Objects of an HDF5 file that are looked at.
 MAX_HDF5_OBJECTS = 100_000
 # Bytes of a VTK XML file that are searched for elements. Values between the elements have to be read as well.

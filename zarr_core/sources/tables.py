@@ -1,4 +1,4 @@
-"""Scalars of samples: in a file of each sample, and in tables beside the samples, one row per sample."""
+"""Scalars and short lists of samples: in a file of each sample, and in tables beside the samples, one row for each."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ from typing import Any
 import numpy as np
 
 from zarr_core._util.documents import number_or_text, parse_json, parse_table
+from zarr_core._util.plain_arrays import plain_array
 from zarr_core._util.redaction import redact
 from zarr_core.errors import SourceError
 from zarr_core.format.names import MAX_NAME
 from zarr_core.sources.description import ReadText, SourceDescription, TableFile
 from zarr_core.sources.left_out import counted
+from zarr_core.sources.limits import MAX_PARAMETER_NUMBERS
 
 _NOT_OBJECTS = "expected objects in a list, or objects by key"
 _Rows = dict[str, list[dict[str, Any]]]
@@ -87,14 +89,14 @@ def parse_scalars(name: str, data: bytes) -> Any:
 
 
 def scalars(data: Any, where: str) -> dict[str, Any]:
-    """A flat dict of plain numbers and strings from a dict of scalars of Python, NumPy or PyTorch.
+    """A flat dict of plain numbers, strings and lists of numbers from a dict of values of Python, NumPy or PyTorch.
 
     Raises:
-        ValueError: ``data`` is not a dict, or an entry is not a scalar, is not finite or has no usable name.
+        ValueError: ``data`` is not a dict, or an entry is neither a scalar nor a small array of one axis, is not finite
+            or has no usable name.
     """
     if not isinstance(data, dict):
         raise ValueError(f"{where} contains a {type(data).__name__}; expected a dict of scalars")
-    torch = sys.modules.get("torch")  # whoever has a tensor has imported it
     plain = {}
     for key, value in data.items():
         name = str(key)
@@ -103,15 +105,38 @@ def scalars(data: Any, where: str) -> dict[str, Any]:
             raise ValueError(f"{where}: the name {name!r:.80} must consist of 1 to {MAX_NAME} printable characters")
         if redact(name) != name:
             raise ValueError(f"{where}: the name of a value contains a password, key, token or signature")
-        is_tensor = torch is not None and isinstance(value, torch.Tensor) and value.numel() == 1
-        if is_tensor or isinstance(value, np.generic):
-            value = value.item()
-        if not isinstance(value, int | float | str | bool | None):
-            raise ValueError(f"{where}: {key!r} is not a scalar")
-        if isinstance(value, float) and not math.isfinite(value):
-            raise ValueError(f"{where}: {key!r} is {value}, which JSON cannot represent")
-        plain[name] = value
+        try:
+            plain[name] = _plain(value)
+        except ValueError as error:
+            raise ValueError(f"{where}: {key!r} {error}") from error
     return plain
+
+
+def _plain(value: Any) -> Any:
+    """A scalar, or the list of the numbers of a small array; raises ValueError for anything else."""
+    torch = sys.modules.get("torch")  # whoever has a tensor has imported it
+    is_tensor = torch is not None and isinstance(value, torch.Tensor)
+    if isinstance(value, np.generic) or (is_tensor and value.numel() == 1):
+        value = value.item()
+    elif is_tensor or isinstance(value, np.ndarray | list | tuple):
+        array = plain_array(value)
+        if array.ndim != 1 or not 0 < len(array) <= MAX_PARAMETER_NUMBERS:
+            raise ValueError(
+                f"has the shape {array.shape}; expected a scalar, or a list of 1 to {MAX_PARAMETER_NUMBERS:,} numbers"
+            )
+        value = array.tolist()
+    if not isinstance(value, int | float | str | bool | list | None):
+        raise ValueError("is neither a scalar nor a list of numbers")
+    for number in value if isinstance(value, list) else [value]:
+        if isinstance(number, float) and not math.isfinite(number):
+            raise ValueError(f"is {number}, which JSON cannot represent")
+    return value
+
+
+def contains_nan(value: Any) -> bool:
+    """Whether a value of a table, or one in a list, is not a number."""
+    numbers = value if isinstance(value, list) else [value]
+    return any(isinstance(number, float) and math.isnan(number) for number in numbers)
 
 
 def rows_of(name: str, text: str) -> list[dict[str, Any]]:
@@ -167,7 +192,7 @@ def _by_sample(table: TableFile, text: str, without_number: list[str]) -> _Rows:
                 continue
             if not table.file.endswith(".json"):
                 value = number_or_text(value)
-            if isinstance(value, float) and math.isnan(value):
+            if contains_nan(value):
                 without_number.append(f"{name} of {sample_id}")
             else:
                 values[name] = value

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import math
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -23,7 +22,7 @@ from zarr_core.sources.patterns import Listing, by_folder, by_sample, depth, mat
 from zarr_core.sources.reading import read_listed
 from zarr_core.sources.resolve import resolve_kind
 from zarr_core.sources.sample import FileInfo, FoundSamples, SampleSource, SourceSample
-from zarr_core.sources.tables import Tables, parse_scalars, scalars
+from zarr_core.sources.tables import Tables, contains_nan, parse_scalars, scalars
 from zarr_core.storage import ObjectInfo, Storage, absolute, is_local
 from zarr_core.storage.backends import local
 
@@ -333,7 +332,7 @@ def _add_scalars(parameters: dict[str, Any], content: Any, where: str, prefix: s
     if isinstance(content, dict):
         named = {}
         for key, value in content.items():
-            if isinstance(value, float) and math.isnan(value):
+            if contains_nan(value):
                 note("values that are not a number were left out", f"{key} of {where}")
             else:
                 named[f"{prefix}{key}"] = value

@@ -146,7 +146,12 @@ def test_a_refused_sample_creates_no_store(tmp_path: Path, layout: str) -> None:
         ({"arrays": {"pressure": np.zeros(5)}}, SourceError, "expected <domain>_<name>"),
         ({"arrays": {"surface_pressure": np.zeros(5)}}, SourceError, "has no position"),
         ({"arrays": arrays() | {"design_parameters": {"u": 1}}}, SourceError, "as parameters"),
-        ({"parameters": {"u": [1, 2]}}, SampleError, "'u' is not a scalar"),
+        ({"parameters": {"u": {"x": 1}}}, SampleError, "'u' is neither a scalar nor a list of numbers"),
+        ({"parameters": {"u": [[1, 2]]}}, SampleError, r"'u' has the shape \(1, 2\); expected a scalar, or a list"),
+        ({"parameters": {"u": []}}, SampleError, r"'u' has the shape \(0,\)"),
+        ({"parameters": {"u": np.zeros(1001)}}, SampleError, r"'u' has the shape \(1001,\)"),
+        ({"parameters": {"u": ["fast", "slow"]}}, SampleError, "'u' is .* not an array of numbers"),
+        ({"parameters": {"u": [1.0, np.inf]}}, SampleError, "'u' is inf, which JSON cannot represent"),
         ({"chunk_points": 0}, SourceError, "chunk_points must be positive"),
     ],
 )

@@ -19,7 +19,7 @@ from tests.helpers.small_source import KIND, load_field, write_source
 from tests.helpers.stores import flip, nan, objects, replace_unnoticed, stored_values, write_broken
 from zarr_core import ZarrChunkReader, write_sample
 from zarr_core.convert import convert, iter_convert, publish
-from zarr_core.points.convert.writer import GroupWriter, SampleContent
+from zarr_core.points.convert.writer import GroupWriter, Repair, SampleContent
 from zarr_core.points.store.head import HEAD, load_manifest
 from zarr_core.points.store.settings import ConversionSettings
 from zarr_core.points.verify.store import verify_store
@@ -361,9 +361,9 @@ def test_parameters_are_content(tmp_path: Path, layout: str) -> None:
     ]
     first = writer.write_sample(contents[0])
     before = objects(tmp_path)
-    assert writer.write_sample(contents[0], relpath=first.relpath) == first
+    assert writer.write_sample(contents[0], repair=Repair(first.relpath)) == first
     assert objects(tmp_path) == before
-    second = writer.write_sample(contents[1], relpath=first.relpath)
+    second = writer.write_sample(contents[1], repair=Repair(first.relpath))
     assert kept(before, objects(tmp_path))
     assert second.relpath != first.relpath
 

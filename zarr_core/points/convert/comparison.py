@@ -10,10 +10,10 @@ import hashlib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from zarr_core._util.documents import parse_json
+from zarr_core._util.documents import expect, parse_json
 from zarr_core.errors import CorruptChunkError
 from zarr_core.format.array_metadata import ArrayLayout
-from zarr_core.format.object_names import ZARR_JSON
+from zarr_core.format.object_names import CONVENTIONS_KEY, ZARR_JSON
 from zarr_core.format.shards import chunk_ranges, passes_checksum
 from zarr_core.points.store.group import recorded_attributes
 from zarr_core.points.store.settings import digest
@@ -80,6 +80,24 @@ class GroupComparison:
         recorded = recorded_attributes(group) or {}
         keys = _CONTENT if self._arrays_differ else ("parameters",)
         return all(stored.get(key) == recorded.get(key) for key in keys)
+
+    def forms(self, group: dict[str, Any]) -> list[dict[str, Any]]:
+        """What the ``zarr.json`` of the stored group may contain if its content is that of the new one.
+
+        Groups of earlier versions declare no conventions, and are repaired as they were written. If the stored
+        ``zarr.json`` cannot be read, both forms are possible.
+
+        Args:
+            group: content of the new group's ``zarr.json``.
+        """
+        attributes = {key: value for key, value in group["attributes"].items() if key != CONVENTIONS_KEY}
+        undeclared = {**group, "attributes": attributes}
+        try:
+            stored = expect(dict, parse_json(self._storage.read(f"{self._relpath}/{ZARR_JSON}")), "the document")
+            declares = CONVENTIONS_KEY in expect(dict, stored.get("attributes", {}), "attributes")
+        except (OSError, ValueError, CorruptChunkError):
+            return [group, undeclared]
+        return [group if declares else undeclared]
 
     def _read(self, name: str) -> bytes | None:
         try:

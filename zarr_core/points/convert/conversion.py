@@ -39,7 +39,7 @@ from zarr_core.points.convert.plan import Task, plan
 from zarr_core.points.convert.publish import Pending, PublishReport, commit_results
 from zarr_core.points.convert.request import MAX_RETIRED_SHARE, ConversionRequest, Fingerprint
 from zarr_core.points.convert.sample import ConversionResult, Status, convert_sample, failure, quarantined
-from zarr_core.points.convert.writer import GroupWriter
+from zarr_core.points.convert.writer import GroupWriter, Repair
 from zarr_core.points.store.columns import expected_columns, misfit
 from zarr_core.points.store.manifest import SampleEntry, StoreManifest
 from zarr_core.sources.left_out import notes_by_reason, some
@@ -357,7 +357,7 @@ def convert_samples(
     for path, since in writer.retention.tombstones.items():
         tombstones[path.rpartition("/")[0]][path] = since
 
-    def call(sample: SourceSample, repair: str | None) -> tuple[str, partial[ConversionResult]]:
+    def call(sample: SourceSample, repair: Repair | None) -> tuple[str, partial[ConversionResult]]:
         mine = tombstones.get(sample_folder(sample.sample_id), {})
         own = GroupWriter(writer.storage.root, writer.settings, Retention({}, mine, writer.retention.collections))
         return sample.sample_id, partial(convert_sample, own, source, sample, again, repair, seconds)

@@ -8,14 +8,15 @@ from dataclasses import dataclass
 from zarr_core.points.convert.job import ConversionJob
 from zarr_core.points.convert.request import ConversionRequest
 from zarr_core.points.convert.sample import ConversionResult, quarantined
+from zarr_core.points.convert.writer import Repair
 from zarr_core.points.store.manifest import SampleEntry, StoreManifest
 from zarr_core.points.store.recorded_settings import describe_changes
 from zarr_core.sources.formats import require_libraries
 from zarr_core.sources.parts import Part
 from zarr_core.sources.sample import SourceSample
 
-#: A sample to convert, and the path of the group that it is compared with ("": that of its name; None: a new group).
-Task = tuple[SourceSample, str | None]
+#: A sample to convert, and the group that it is compared with; None: a new group.
+Task = tuple[SourceSample, Repair | None]
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ def _step(job: ConversionJob, sample: SourceSample) -> ConversionResult | Task:
     # It has both if it was refused after its files had changed under the same version.
     retried = is_current and refusal is not None and request.retry_quarantined
     if request.force or retried:
-        return sample, entry.relpath if entry is not None and is_current else ""
+        return sample, Repair(entry.relpath, entry.head) if entry is not None and is_current else Repair()
     if is_current and refusal is None:
         return ConversionResult(sample_id, "up to date")
     if refusal is None or request.retry_quarantined:

@@ -18,7 +18,7 @@ from zarr_core._util.processes import WorkerDiedError
 from zarr_core._util.time_limit import TimeLimitError, call_within
 from zarr_core.errors import SampleError, SourceError
 from zarr_core.format.names import POSITION
-from zarr_core.points.convert.writer import GroupWriter, SampleContent
+from zarr_core.points.convert.writer import GroupWriter, Repair, SampleContent
 from zarr_core.points.store.manifest import Quarantine, SampleEntry
 from zarr_core.sources.formats.contents import Mesh
 from zarr_core.sources.left_out import collected_notes
@@ -75,7 +75,7 @@ def convert_sample(
     source: SampleSource,
     sample: SourceSample,
     retry_quarantined: bool = False,
-    repair: str | None = None,
+    repair: Repair | None = None,
     seconds: float | None = None,
 ) -> ConversionResult:
     """Convert one sample, or use the group of an earlier attempt. Every error is reported in the result.
@@ -83,8 +83,8 @@ def convert_sample(
     Args:
         writer, source, sample: what to convert.
         retry_quarantined: convert the sample even if it was refused.
-        repair: convert the sample in any case, and compare it with the group at this path ("": the group of its name),
-            which is repaired if it has the same content.
+        repair: convert the sample in any case, and compare it with this group, which is repaired if it has the same
+            content.
         seconds: how long it may take; None: without a limit. A sample over the limit has failed, and is not refused: on
             another machine it may take less.
     """
@@ -99,7 +99,7 @@ def convert_sample(
 
 
 def _convert_sample(
-    writer: GroupWriter, source: SampleSource, sample: SourceSample, retry_quarantined: bool, repair: str | None
+    writer: GroupWriter, source: SampleSource, sample: SourceSample, retry_quarantined: bool, repair: Repair | None
 ) -> ConversionResult:
     sample_id, fingerprint = sample.sample_id, sample.fingerprint
     try:
@@ -107,7 +107,7 @@ def _convert_sample(
         if isinstance(written, Quarantine) and not retry_quarantined:
             return quarantined(sample_id, written)
         if not isinstance(written, SampleEntry):
-            written = _write(writer, source, sample, repair if written is None else "")
+            written = _write(writer, source, sample, repair if written is None else Repair())
     except SampleError as error:
         if not _is_unchanged(source, sample):
             # The file may have been read while it was written: not a problem of the sample.
@@ -130,7 +130,7 @@ def failure(sample_id: str, error: Exception) -> ConversionResult:
     return ConversionResult(sample_id, "failed", reason=reason)
 
 
-def _write(writer: GroupWriter, source: SampleSource, sample: SourceSample, repair: str | None) -> SampleEntry:
+def _write(writer: GroupWriter, source: SampleSource, sample: SourceSample, repair: Repair | None) -> SampleEntry:
     if sample.missing:
         raise SampleError(sample.sample_id, "", f"missing {', '.join(sample.missing)}", "upload the missing files")
 
@@ -165,9 +165,10 @@ def _write(writer: GroupWriter, source: SampleSource, sample: SourceSample, repa
             if choice.keep_mesh
         },
     )
-    relpath = writer.relpath(sample.sample_id, sample.fingerprint) if repair == "" else repair
+    if repair is not None and not repair.relpath:
+        repair = Repair(writer.relpath(sample.sample_id, sample.fingerprint))
     with Uploads(writer.storage) as uploads, loaded_ahead(load, names) if ahead else nullcontext(load) as next_field:
-        return writer.write_sample(replace(content, load=next_field), relpath=relpath, uploads=uploads)
+        return writer.write_sample(replace(content, load=next_field), repair=repair, uploads=uploads)
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from pydantic import TypeAdapter
@@ -19,8 +19,15 @@ from zarr_core.errors import CorruptChunkError, SampleError, StoreError
 from zarr_core.format.array_metadata import EMPTY_GROUP, ArrayLayout, group_zarr_json
 from zarr_core.format.moments import FieldMoments, MomentsAccumulator
 from zarr_core.format.names import FieldName, check_sample_id
-from zarr_core.format.object_names import ATTRIBUTES_KEY, QUARANTINE, ZARR_JSON, sample_folder
-from zarr_core.format.packed import SUFFIX
+from zarr_core.format.object_names import (
+    ATTRIBUTES_KEY,
+    CONVENTION,
+    CONVENTIONS_KEY,
+    QUARANTINE,
+    ZARR_JSON,
+    sample_folder,
+)
+from zarr_core.format.packed import SUFFIX, Archive
 from zarr_core.format.rounding import RoundingAccumulator, RoundingError
 from zarr_core.format.shards import encode_shard, pack_lengths
 from zarr_core.format.shuffle import shuffle_permutation
@@ -58,6 +65,18 @@ class Unfinished:
     """Objects in the folder of a group that is not complete: its conversion runs or was killed, or it is damaged."""
 
 
+class Repair(NamedTuple):
+    """A group that a sample may have already.
+
+    Attributes:
+        relpath: its path; "" for that of the group's name.
+        head: bytes of its head, of an archive that a manifest names; 0 if they are not known.
+    """
+
+    relpath: str = ""
+    head: int = 0
+
+
 @dataclass(frozen=True)
 class SampleContent:
     """A sample to write.
@@ -68,7 +87,7 @@ class SampleContent:
         fields: the fields to write, each domain's position first.
         load: returns the tensor of a field, (n_points,) or (n_points, dim), given its canonical name.
         source: location of the source files; ``verify`` uses it.
-        parameters: scalars of the whole sample.
+        parameters: scalars, and arrays of one axis with at most 1,000 numbers, of the whole sample.
         meshes: load the mesh of a domain; called after the fields of the domain.
     """
 
@@ -136,7 +155,7 @@ class GroupWriter:
         return [f"{folder}/{name}{SUFFIX if self.settings.is_packed else ''}" for name in names]
 
     def write_sample(
-        self, content: SampleContent, *, relpath: str | None = None, uploads: Uploads | None = None
+        self, content: SampleContent, *, repair: Repair | None = None, uploads: Uploads | None = None
     ) -> SampleEntry:
         """Write one sample; returns its entry of the manifest.
 
@@ -145,37 +164,42 @@ class GroupWriter:
 
         Args:
             content: the sample.
-            relpath: path of a group of the sample that may exist. Its damaged and missing objects are written, all
-                others stay as they are. If it has other content, the sample is written to another path. Either way
-                every field is loaded again. None: nothing is at the path of the sample's group.
+            repair: a group of the sample that may exist. Its damaged and missing objects are written, all others stay
+                as they are. If it has other content, the sample is written to another path. Either way every field is
+                loaded again. None: nothing is at the path of the sample's group.
             uploads: writes a new group's objects, several at a time; the group is complete when it has finished.
 
         Raises:
             SampleError: a field is empty, misaligned, of the wrong width, not finite, does not fit its stored dtype, or
                 would lose too much by rounding (:mod:`zarr_core.format.rounding`).
         """
-        if relpath is not None and self._holds_objects(relpath):
-            return self._pack_over(content, relpath) if is_archive(relpath) else self._write_over(content, relpath)
-        write = (uploads or self.storage).write
-        relpath = relpath or self.relpath(content.sample_id, content.fingerprint)
+        is_new = repair is None
+        repair = repair or Repair(self.relpath(content.sample_id, content.fingerprint))
+        relpath = repair.relpath
+        if not is_new and self._holds_objects(relpath):
+            return self._pack_over(content, repair) if is_archive(relpath) else self._write_over(content, relpath)
         if is_archive(relpath):
-            return self._write_packed(content, relpath)
+            return self._write_packed(content, repair)
+        write = (uploads or self.storage).write
         group = self._write_arrays(content, relpath, write, {})
         if uploads is not None:
             uploads.finish()  # the last object tells that the others are there
         write(f"{relpath}/{ZARR_JSON}", [to_json(group)])
         return entry_of(relpath, group)
 
-    def _write_packed(self, content: SampleContent, relpath: str) -> SampleEntry:
+    def _write_packed(self, content: SampleContent, repair: Repair) -> SampleEntry:
         """Write a sample as one object."""
+        relpath = repair.relpath
         with Packing(relpath) as packing:
             group = self._write_arrays(content, relpath, packing.write, {})
-            archive = packing.arrange(group, content.array_names)
+            forms = GroupComparison(self.storage, relpath).forms(group) if repair.head else [group]
+            archive = _archives(packing, content, forms, repair.head)[0]
             self.storage.write(relpath, packing.pieces(archive))
         return entry_of(relpath, group, len(archive.head))
 
-    def _pack_over(self, content: SampleContent, relpath: str) -> SampleEntry:
-        """Repair the archive at a path if it has this content; otherwise write the sample to another path."""
+    def _pack_over(self, content: SampleContent, repair: Repair) -> SampleEntry:
+        """Repair an archive if it has this content; otherwise write the sample to another path."""
+        relpath = repair.relpath
         with on_this_machine(self.storage, relpath) as place, Packing(relpath) as packing:
             stored = GroupComparison(place, relpath)
 
@@ -185,13 +209,17 @@ class GroupWriter:
                 return packing.write(name, [data])
 
             group = self._write_arrays(content, relpath, write, stored.layouts)
-            archive = packing.arrange(group, content.array_names)
-            # Without its head, only the bytes after it tell what an archive holds.
             path = relpath
-            after_head = is_stored(place, relpath, len(archive.head), packing.pieces(archive))
-            if not after_head and not was_cut_off(place, relpath, packing.pieces(archive)):
+            for archive in _archives(packing, content, stored.forms(group), repair.head):
+                # Without its head, only the bytes after it tell what an archive holds.
+                after_head = is_stored(place, relpath, len(archive.head), packing.pieces(archive))
+                if after_head or was_cut_off(place, relpath, packing.pieces(archive)):
+                    break
+            else:
                 path, _ = self._path_of(content, relpath, stored, group)
-                archive = packing.arrange(group, content.array_names)
+                if path != relpath:
+                    repair, stored = Repair(path), GroupComparison(self.storage, path)
+                archive = _archives(packing, content, stored.forms(group), repair.head)[0]
             if not is_stored(place if path == relpath else self.storage, path, 0, packing.pieces(archive)):
                 self.storage.write(path, packing.pieces(archive))
         return entry_of(path, group, len(archive.head))
@@ -201,6 +229,7 @@ class GroupWriter:
         stored = GroupComparison(self.storage, relpath)
         group = self._write_arrays(content, relpath, stored.compare, stored.layouts)
         path, same = self._path_of(content, relpath, stored, group)
+        group = GroupComparison(self.storage, path).forms(group)[0]
         stored.compare(f"{relpath}/{ZARR_JSON}", [to_json(group)])
         if not same or stored.differs:
             self._write_arrays(content, path, self._repair, {})
@@ -281,7 +310,7 @@ class GroupWriter:
             attributes["chunk_bytes"] = chunk_bytes
         if meshes:
             attributes["meshes"] = meshes
-        group = group_zarr_json({ATTRIBUTES_KEY: attributes}, arrays)
+        group = group_zarr_json({ATTRIBUTES_KEY: attributes, CONVENTIONS_KEY: [CONVENTION]}, arrays)
         for domain in sorted(last_fields):
             write(f"{relpath}/{domain}/{ZARR_JSON}", [to_json(EMPTY_GROUP)])
         for array_name, layout in arrays.items():
@@ -361,6 +390,12 @@ class GroupWriter:
 def _refusal_name(relpath: str) -> str:
     """Name of the object that holds the refusal of the sample with a group at this path."""
     return f"{relpath.removesuffix(SUFFIX)}/{QUARANTINE}"
+
+
+def _archives(packing: Packing, content: SampleContent, forms: Iterable[dict[str, Any]], head: int) -> list[Archive]:
+    """The archives of forms of a group: the one whose head has this many bytes, or else all of them."""
+    archives = [packing.arrange(form, content.array_names) for form in forms]
+    return [archive for archive in archives if len(archive.head) == head] or archives
 
 
 class _Array:

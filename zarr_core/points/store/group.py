@@ -86,6 +86,13 @@ def recorded_rounding(recorded: dict[str, Any]) -> dict[str, RoundingError]:
     return _by_field(recorded.get("rounding", {}), "rounding", RoundingError.from_json)
 
 
+def recorded_numbers(parameter: Any) -> list[float] | None:
+    """The components of a recorded parameter; None if it is neither a number nor a list of numbers."""
+    components = parameter if isinstance(parameter, list) else [parameter]
+    are_numbers = all(isinstance(component, int | float) for component in components)
+    return components if components and are_numbers else None
+
+
 def only_fields(recorded: Mapping[str, Any], fields: Collection[str]) -> dict[str, Any]:
     """What a group records, but of some of its fields only; raises DocumentError."""
     reduced = dict(recorded)

@@ -1,0 +1,131 @@
+"""What parameters, transforms and mixtures cost beside the plain dataset: time of a batch, local.
+
+``python -m benchmarks.items`` makes two copies of a store of 128 samples of two domains. Batches of 8 samples, 16,384
+volume and 4,096 surface points of each. The datasets take turns, an epoch each; ratios of the medians. Epochs that
+meet chunks for the first time, whose checksums are compared, are not counted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+
+from benchmarks.result import Result, Value, parse
+from zarr_core import EpochBatchSampler, MixedDataset, ResumableLoader, build_dataset, stage_store
+from zarr_core.convert import convert
+
+SAMPLES, BATCH = 128, 8
+DRAW = {"num_volume_points": 16_384, "num_surface_points": 4_096}
+PLAIN, COPY, MIXTURE = "plain", "plain, the other store", "mixture of two stores"
+LIMIT = 1.05
+# Epochs until nearly all chunks were read.
+WARM = 20
+
+
+class _Source:
+    """Random samples with parameters, for ``convert``."""
+
+    filemap: ClassVar[dict[str, str]] = {
+        "volume_position": "xyz",
+        "volume_velocity": "u",
+        "surface_position": "xyz_wall",
+        "surface_pressure": "p",
+        "design_parameters": "parameters",
+    }
+
+    def __init__(self, points: Mapping[str, int]) -> None:
+        self.sample_ids = [f"run_{number}" for number in range(SAMPLES)]
+        self._points = points
+
+    def _load(self, index: int, name: str) -> Any:
+        rng = np.random.default_rng(index)
+        if name == "parameters":
+            return {"drag": rng.normal(), "inflow": rng.normal(size=3).tolist()}
+        domain = "volume" if name in ("xyz", "u") else "surface"
+        shape = (self._points[domain],) if name == "p" else (self._points[domain], 3)
+        return torch.from_numpy(rng.normal(size=shape).astype(np.float32))
+
+
+def make_stores(folder: Path, points: Mapping[str, int]) -> list[str]:
+    """A store, and a copy of it."""
+    stores = [str(folder / "one"), str(folder / "other")]
+    report = convert(_Source(points), stores[0], chunk_points=16_384)
+    assert report.ok, report
+    stage_store(*stores)
+    return stores
+
+
+def keep(item: Any) -> Any:
+    """A transform that changes nothing."""
+    return item
+
+
+def datasets(stores: list[str], draw: Mapping[str, int]) -> dict[str, Any]:
+    """The datasets by name."""
+    config = {"kind": "point", "split": "all", **draw}
+    one, other = (build_dataset(config | {"root": store}) for store in stores)
+    in_one = config | {"root": stores[0]}
+    return {
+        PLAIN: build_dataset(in_one),
+        COPY: build_dataset(config | {"root": stores[1]}),
+        "with parameters": build_dataset(in_one | {"parameters": ["drag", "inflow"]}),
+        "with a transform of items": build_dataset(in_one | {"transform": keep}),
+        "with a transform of batches": build_dataset(in_one | {"batch_transform": keep}),
+        MIXTURE: MixedDataset({"one": one, "other": other}, size=SAMPLES),
+    }
+
+
+def measure(opened: Mapping[str, Any], rounds: int, warm: int) -> dict[str, float]:
+    """Median seconds of a batch by name, after ``warm`` epochs that are not counted."""
+    loaders = {}
+    for name, dataset in opened.items():
+        loaders[name] = ResumableLoader(dataset, EpochBatchSampler.of(dataset, batch_size=BATCH, seed=0))
+    seconds: dict[str, list[float]] = {name: [] for name in opened}
+    for number in range(warm + rounds):
+        for name, loader in loaders.items():
+            loader.set_epoch(number)
+            started = time.perf_counter()
+            batches = sum(1 for _ in loader)
+            if number >= warm:
+                seconds[name].append((time.perf_counter() - started) / batches)
+    return {name: statistics.median(found) for name, found in seconds.items()}
+
+
+def ratios(found: Mapping[str, float]) -> dict[str, float]:
+    """Times of batches as multiples of the plain dataset's; that of the mixture, of both stores'."""
+    of_plain = {name: seconds / found[PLAIN] for name, seconds in found.items()}
+    return of_plain | {MIXTURE: 2 * found[MIXTURE] / (found[PLAIN] + found[COPY])}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    arguments = parse(parser, rounds=60)
+    torch.set_num_threads(1)
+    result = Result("items", "Parameters, transforms and mixtures", arguments)
+    points = {"volume": 40_000, "surface": 10_000}
+    result.describe(
+        f"{SAMPLES} samples of {points['volume']:,} volume and {points['surface']:,} surface points, float16 but for "
+        f"the positions; batches of {BATCH} x ({DRAW['num_volume_points']:,} + {DRAW['num_surface_points']:,}) points, "
+        f"local, no worker; median of {arguments.rounds} epochs in turns."
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        found = measure(datasets(make_stores(Path(folder), points), DRAW), arguments.rounds, WARM)
+    compared = ratios(found)
+    rows: list[list[Value]] = [[name, 1000 * seconds, compared[name]] for name, seconds in found.items()]
+    result.add_table("Time of a batch", ("dataset", "ms", "/ plain"), rows)
+    for name, ratio in compared.items():
+        if name not in (PLAIN, COPY):
+            result.add_target(f"{name} / plain", ratio, "at most", LIMIT)
+    result.save()
+
+
+if __name__ == "__main__":
+    main()
