@@ -1,8 +1,8 @@
 """The program that made the stores in this folder, each once; they are never made again.
 
 They represent the stores that users have: every later version must read them. Those in folders named after a codec are
-of version 0.1.0, the packed and the bounded ones of the first version that had them, and those in ``declared`` of the
-first version whose groups declare their convention.
+of version 0.1.0, the others of the first version that had what they are named after: packed samples, error bounds,
+integers of 16 bits, and groups that declare their convention.
 """
 
 from __future__ import annotations
@@ -52,6 +52,7 @@ def main() -> None:
         stores[here / "packed" / codec] = {"codec": codec, "layout": "packed", "lowest": -20.0}
     for layout in ("directory", "packed"):
         stores[here / "bounded" / layout] = {"max_errors": BOUNDS, "layout": layout, "lowest": -20.0}
+        stores[here / "bounded_int16" / layout] = {"max_errors": BOUNDS, "layout": layout, "lowest": -20.0}
         stores[here / "declared" / layout] = {"codec": "none", "layout": layout}
     for store, settings in stores.items():
         if store.exists():

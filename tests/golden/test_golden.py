@@ -53,8 +53,10 @@ def test_stores_of_earlier_versions_are_read(store: str) -> None:
 
 
 @pytest.mark.parametrize("layout", ["directory", "packed"])
-def test_stores_with_error_bounds_are_read(layout: str) -> None:
-    store = GOLDEN / "bounded" / layout
+@pytest.mark.parametrize(("name", "integers"), [("bounded", "<i4"), ("bounded_int16", "<i2")])
+def test_stores_with_error_bounds_are_read(name: str, integers: str, layout: str) -> None:
+    store = GOLDEN / name / layout
+    assert f'"astype":"{integers}"'.encode() in b"".join(groups(store).values())
     sample = ZarrChunkReader(store).read_sample("a")
     order = shuffle_permutation(0, "a", "surface", 41)
     errors = sample["surface_position"] - (np.arange(123.0).reshape(41, 3) / 8)[order]
