@@ -2,11 +2,9 @@
 
 ``python -m benchmarks.error_bounds`` converts the samples of ``../shared/data/ahmed_rans``, or the bundled ones: as
 float16, and with bounds of 1e-3 standard deviations, on the values (positions float32) and on all fields. First epochs:
-whole samples by a new dataset after the files were dropped from the page cache; as root on Linux also from a disk that
-is limited to 250 MB/s, over eight copies of each sample, because Linux counts bytes by tenths of a second. S3 is the
-server of AWS_ENDPOINT_URL, or Ceph's gateway, behind the fault proxy, which adds 10 ms, and limits the bandwidth of all
-connections together; draws of 16,384 volume and 4,096 surface points in batches of 8, read before. The stores take
-turns; medians.
+whole samples by a new dataset after the files were dropped from the page cache. S3 is the server of AWS_ENDPOINT_URL,
+or Ceph's gateway, behind the fault proxy, which adds 10 ms, and limits the bandwidth of all connections together; draws
+of 16,384 volume and 4,096 surface points in batches of 8, read before. The stores take turns; medians.
 """
 
 from __future__ import annotations
@@ -16,8 +14,7 @@ import os
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -36,11 +33,7 @@ BUNDLED = Path(__file__).parents[1] / "examples" / "data" / "ahmed_rans"
 BOUND = "1e-3std"
 FLOAT16, VALUES, ALL, LZ4 = "float16", "bounds on values", "bounds on all fields", "on all fields, bitshuffle-lz4"
 LATENCY_S = 0.01
-COPIES = 8
-DISK_MB_PER_S = 250
-THROTTLE = Path("/sys/fs/cgroup/blkio/zarr_core_benchmark")
 DRAW = {"num_volume_points": 16_384, "num_surface_points": 4_096}
-COLUMNS = ("read", "samples/s", "/ float16", "CPU ms per sample")
 Epoch = Callable[[int], None]
 
 
@@ -51,31 +44,6 @@ def settings() -> dict[str, dict[str, Any]]:
     everything = {"max_errors": dict.fromkeys(fields, BOUND)}
     bounded = {VALUES: {"max_errors": dict.fromkeys(values, BOUND)}, ALL: everything}
     return {FLOAT16: {}, **bounded, LZ4: {**everything, "codec": "bitshuffle-lz4"}}
-
-
-@contextmanager
-def limited_disk(folder: Path, mb_per_s: int) -> Iterator[None]:
-    """Limit what this process reads from the disk of a folder; raises OSError where the system does not allow it."""
-    device = folder.stat().st_dev
-    THROTTLE.mkdir(exist_ok=True)
-    limit = THROTTLE / "blkio.throttle.read_bps_device"
-    limit.write_text(f"{os.major(device)}:{os.minor(device)} {mb_per_s * 1_000_000}")
-    try:
-        (THROTTLE / "cgroup.procs").write_text(str(os.getpid()))
-        yield
-    finally:
-        (THROTTLE.parent / "cgroup.procs").write_text(str(os.getpid()))
-        THROTTLE.rmdir()
-
-
-def with_copies(source: Path, folder: Path) -> Path:
-    """A source that names each sample of another one several times."""
-    folder.mkdir()
-    samples = sorted(path for path in source.glob("run_*") if path.is_dir())
-    for copy in range(COPIES):
-        for number, sample in enumerate(samples, start=1):
-            (folder / f"run_{copy * len(samples) + number}").symlink_to(sample)
-    return folder
 
 
 def epoch_of(root: str, threads: int, batch_size: int, config: Mapping[str, Any]) -> Epoch:
@@ -134,27 +102,6 @@ def best_ratio(rows: list[list[Value]]) -> float:
     return max(float(row[2] or 0) for row in rows if not str(row[0]).endswith(FLOAT16))
 
 
-def measure_limited_disk(result: Result, source: Path, folder: Path, rounds: int) -> None:
-    """First epochs from a slow disk, of packed samples."""
-    copies = with_copies(source, folder / "copies")
-    stores = {}
-    for name, chosen in settings().items():
-        stores[name] = folder / f"limited {name}"
-        report = convert("ahmedml", stores[name], root=copies, layout="packed", **chosen)
-        assert report.ok, report
-    make = {name: lambda store=store: epoch_of(str(store), 2, 2, {"collate": "list"}) for name, store in stores.items()}
-    try:
-        with limited_disk(folder, DISK_MB_PER_S):
-            found = in_turns(make, max(1, rounds // 3), lambda name: drop_from_page_cache(stores[name]))
-    except OSError as error:
-        result.add_note(f"First epochs from a disk of {DISK_MB_PER_S} MB/s: not measured, {error}.")
-        return
-    rows = rows_of(found, len(report.results), "packed, 2 threads")
-    result.add_table(f"First epochs from a disk limited to {DISK_MB_PER_S} MB/s, whole samples", COLUMNS, rows)
-    what = f"first epochs from a disk of {DISK_MB_PER_S} MB/s, best with bounds / float16"
-    result.add_target(what, best_ratio(rows), "at least", 1.3)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--source", type=Path, default=REAL if REAL.is_dir() else BUNDLED)
@@ -163,6 +110,7 @@ def main() -> None:
     torch.set_num_threads(1)
     source = arguments.source.resolve()
     result = Result("error_bounds", "Training from stores with error bounds", arguments)
+    columns = ("read", "samples/s", "/ float16", "CPU ms per sample")
     with tempfile.TemporaryDirectory() as folder:
         stores: dict[str, dict[str, Path]] = {"packed": {}, "directory": {}}
         for layout, by_name in stores.items():
@@ -185,9 +133,8 @@ def main() -> None:
                 }
                 found = in_turns(make, arguments.rounds, lambda name, of=by_name: drop_from_page_cache(of[name]))
                 rows += rows_of(found, samples, f"{layout}, {threads or 'no'} threads")
-        result.add_table("First epochs from disk, whole samples", COLUMNS, rows)
+        result.add_table("First epochs from disk, whole samples", columns, rows)
         result.add_target("first epochs from disk, best with bounds / float16", best_ratio(rows), "at least", 1.3)
-        measure_limited_disk(result, source, Path(folder), arguments.rounds)
         if not arguments.local_only:
             with s3_endpoint() as upstream, ProxyProcess(upstream) as proxy:
                 urls = {name: upload(store) for name, store in stores["packed"].items()}
@@ -203,7 +150,7 @@ def main() -> None:
                         found = in_turns(make, arguments.rounds, None)
                         rows += rows_of(found, samples, f"{threads or 'no'} threads")
                     link = f"{limit} MB/s" if limit else "no limit of the bandwidth"
-                    result.add_table(f"Draws from S3 at 10 ms, {link}", COLUMNS, rows)
+                    result.add_table(f"Draws from S3 at 10 ms, {link}", columns, rows)
                     what = f"draws from S3 at 10 ms, {link}, best with bounds / float16"
                     result.add_target(what, best_ratio(rows), "at least", 1.3)
     result.save()
