@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import warnings
@@ -208,10 +209,11 @@ def test_declarations_lie_in_the_folder_that_the_environment_names(
     """Also those that name the types of their components as before there was ``zarr_core.platform``."""
     former = {"ahmed_rans": "assets.component.PointDataset", "methylation": "assets.wide_matrix.WarehouseMatrix"}
     for name, component in former.items():
-        text = (PROJECT / "assets" / "datasets" / name / "defs.yaml").read_text()
+        declared = PROJECT / "assets" / "datasets" / name
         # A ConfigMap of Kubernetes is mounted like this.
         mounted = tmp_path / "datasets" / "..2026_11_24" / name
-        mounted.mkdir(parents=True)
+        shutil.copytree(declared, mounted)
+        text = (declared / "defs.yaml").read_text()
         (mounted / "defs.yaml").write_text(re.sub("^type: .*$", f"type: {component}", text, flags=re.MULTILINE))
         (tmp_path / "datasets" / name).symlink_to(mounted)
     monkeypatch.setenv(DATASETS, str(tmp_path / "datasets"))
