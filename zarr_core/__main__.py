@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
 from importlib.metadata import version
 
-from zarr_core._util.command_line import VERBS, application, program
+from zarr_core._util.command_line import DONE, VERBS, application, run, write_line
 
 _MODULES = {
     "benchmark": "zarr_core.benchmark.__main__",
@@ -20,6 +22,17 @@ _EPILOGUE = """\
 s3://bucket/store. Exit status: 0 everything requested is there, 1 something was refused or failed, 2 wrong use,
 130 interrupted.
 """
+#: A test runs these lines.
+_FIRST_HOUR = """\
+The first hour, with a folder DATA of samples and a STORE to be made of them:
+
+  describe DATA  zarr-core inspect DATA --write kind.yaml
+  make a store   zarr-core convert STORE --source DATA --dataset-kind kind.yaml
+  look at it     zarr-core info STORE
+  check it       zarr-core verify STORE --source DATA
+  train on it    zarr-core first-step STORE
+
+`zarr-core --help` lists all commands."""
 
 app = application(
     "zarr-core",
@@ -35,4 +48,14 @@ for _order, (_verb, _help) in enumerate(VERBS.items()):
     app.command(f"{_MODULES.get(_verb, f'zarr_core.{_verb}')}:app", name=_verb, help=_help, sort_key=_order)
 
 
-main = program(app, __name__)
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command line, ``sys.argv`` if None, and return its exit status; an empty one shows the first commands."""
+    given = sys.argv[1:] if arguments is None else arguments
+    if given:
+        return run(app, given)
+    write_line(_FIRST_HOUR)
+    return DONE
+
+
+if __name__ == "__main__":
+    sys.exit(main())
