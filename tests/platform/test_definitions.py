@@ -297,6 +297,21 @@ def test_everything_says_what_to_do_and_where_that_is_described() -> None:
     assert named - anchors == set()
 
 
+def test_descriptions_begin_without_markup_because_the_catalog_shows_their_first_words_as_they_are() -> None:
+    beginnings = {name: (text or "")[:40] for name, text in described(defs()).items()}
+    assert {name: text for name, text in beginnings.items() if "`" in text or "*" in text} == {}
+
+
+@pytest.mark.parametrize(("kind", "types"), [("ahmedml", {"pytorch"}), ("ahmedml_raw", {"vtp", "vtu"})])
+def test_the_samples_of_the_source_show_the_types_of_their_files(
+    dataset: DatasetDeclaration, kind: str, types: set[str]
+) -> None:
+    from tests.platform.trial import definitions_of
+
+    graph = definitions_of(dataset.model_copy(update={"kind": kind})).resolve_asset_graph()
+    assert graph.get(dataset.observed).kinds == {*types, "source"}
+
+
 def test_owners_of_a_declaration_are_shown(dataset: DatasetDeclaration) -> None:
     from tests.platform.trial import definitions_of
 
