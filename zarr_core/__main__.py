@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Sequence
 from importlib.metadata import version
 
-from zarr_core._util.command_line import DONE, VERBS, application, run, write_line
+from zarr_core._util.command_line import VERBS, application, program
 
 _MODULES = {
     "benchmark": "zarr_core.benchmark.__main__",
@@ -48,14 +46,4 @@ for _order, (_verb, _help) in enumerate(VERBS.items()):
     app.command(f"{_MODULES.get(_verb, f'zarr_core.{_verb}')}:app", name=_verb, help=_help, sort_key=_order)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command line, ``sys.argv`` if None, and return its exit status; an empty one shows the first commands."""
-    given = sys.argv[1:] if arguments is None else arguments
-    if given:
-        return run(app, given)
-    write_line(_FIRST_HOUR)
-    return DONE
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+main = program(app, __name__, _FIRST_HOUR)
