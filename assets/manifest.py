@@ -40,8 +40,8 @@ def manifest_asset(dataset: DatasetDeclaration) -> dg.AssetsDefinition:
         ],
         automation_condition=publish_after_a_batch(dataset.key("source_listing")),
         code_version=dataset.code_version,
-        description="`manifest.json`: which samples the store holds, in which split, and what was refused. The only "
-        "object of the store that is ever replaced; a training run can pin each of its generations."
+        description="Which samples the store holds, in which split, and what was refused: `manifest.json`, which each "
+        "commit replaces. A training run can pin each of its generations."
         + if_red("samples-that-vanish", "read the last event of the run; it names the samples and the way out"),
         metadata={**dataset.summary(), **dataset.published_metadata},
         output_required=False,

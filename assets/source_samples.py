@@ -25,11 +25,11 @@ def source_samples_asset(dataset: DatasetDeclaration) -> dg.SourceAsset:
         key=dataset.observed,
         group_name=dataset.name,
         partitions_def=dataset.partitions,
-        description=f"One folder of `.pt` files per sample at `{dataset.shown_source}`. The sensor "
+        description=f"One partition for each sample at the source, `{dataset.shown_source}`. The sensor "
         f"`{dataset.name}_arrivals` registers what arrives; *Observe* looks at once."
         + if_red("a-source-that-does-not-answer", "look whether the source is there"),
         metadata={"kind": dataset.kind, "source": dataset.shown_source, "files": _files(dataset)},
-        tags=kind_tags("pytorch", "source"),
+        tags=kind_tags(*_file_types(dataset), "source"),
     )
     def source_samples(context: dg.OpExecutionContext, stores: StoreAccess) -> dg.DataVersionsByPartition:
         first = stores.listing(dataset.kind, dataset.source, dataset.splits)
@@ -66,6 +66,12 @@ def source_listing_asset(dataset: DatasetDeclaration) -> dg.SourceAsset:
         )
 
     return source_listing
+
+
+def _file_types(dataset: DatasetDeclaration) -> list[str]:
+    """Types of the files of a sample, whose icons the asset shows; Dagster knows tensors as those of PyTorch."""
+    suffixes = {file.filename.rpartition(".")[2] for file in dataset.description.fields.values()}
+    return ["pytorch" if suffix == "pt" else suffix for suffix in sorted(suffixes) if suffix.isalnum()]
 
 
 def _files(dataset: DatasetDeclaration) -> dg.TableMetadataValue:

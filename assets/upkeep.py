@@ -39,8 +39,8 @@ def garbage_asset(declared: Declaration, store: str) -> dg.AssetsDefinition:
     @dg.asset(
         key=declared.key("garbage"),
         group_name=declared.name,
-        description=f"Garbage collection of `{redact(store)}`: generations that were replaced more than `gc_grace` "
-        "ago, and the objects that only they name, are deleted. Its schedule runs if `gc_schedule` is declared."
+        description="Garbage collection: generations that were replaced more than `gc_grace` ago, and the objects that "
+        f"only they name, are deleted from `{redact(store)}`. Its schedule runs if `gc_schedule` is declared."
         + if_red("where-is-the-reason", "read the last event of the run; the next run deletes what this one left"),
         kinds={"zarr"},
     )

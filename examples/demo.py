@@ -88,10 +88,7 @@ def summary(instance: dg.DagsterInstance) -> str:
     store = shown(str(manifest["store"]))
     code = READ_A_BATCH.format(store=store, points=json.dumps(POINTS)[1:-1])
     names: dict[str, dict[str, object]] = {}
-    with warnings.catch_warnings():
-        # Six of AhmedML's 500 runs are bundled: suppress the warning about the others.
-        warnings.simplefilter("ignore")
-        exec(code, names)  # execute the printed lines
+    exec(code, names)  # execute the printed lines
     shapes = "\n  ".join(f"{field} {tuple(values.shape)}" for field, values in names["batch"].items())
     return f"""
 {manifest["samples"]} samples in the store, generation {manifest["generation"]}

@@ -120,7 +120,7 @@ def check_complete(listing: Listing, within_hours: int, asset: dg.AssetKey) -> d
     """
     before = time.time() - 3600 * within_hours
     late = sorted((name for name, since in listing.incomplete_since.items() if since < before), key=natural_order)
-    description = "no sample is incomplete for longer"
+    description = f"no sample is incomplete for more than {format_count(within_hours, 'hours')}"
     if late:
         lacking = listing.incomplete[late[0]]
         description = (

@@ -20,6 +20,17 @@ _EPILOGUE = """\
 s3://bucket/store. Exit status: 0 everything requested is there, 1 something was refused or failed, 2 wrong use,
 130 interrupted.
 """
+#: A test runs these lines.
+_FIRST_HOUR = """\
+The first hour, with a folder DATA of samples and a STORE to be made of them:
+
+  describe DATA  zarr-core inspect DATA --write kind.yaml
+  make a store   zarr-core convert STORE --source DATA --dataset-kind kind.yaml
+  look at it     zarr-core info STORE
+  check it       zarr-core verify STORE --source DATA
+  train on it    zarr-core first-step STORE
+
+`zarr-core --help` lists all commands."""
 
 app = application(
     "zarr-core",
@@ -35,4 +46,4 @@ for _order, (_verb, _help) in enumerate(VERBS.items()):
     app.command(f"{_MODULES.get(_verb, f'zarr_core.{_verb}')}:app", name=_verb, help=_help, sort_key=_order)
 
 
-main = program(app, __name__)
+main = program(app, __name__, _FIRST_HOUR)

@@ -49,7 +49,8 @@ def train(
     manifest = reader.manifest
     sample_ids = list(manifest.samples)[:limit]
     if not sample_ids or domain not in (None, *manifest.domains):
-        raise StoreError(f"{redact(store)} holds no samples" + (f" with domain {domain}" if domain else ""))
+        which = f" with domain {domain}; its domains are {', '.join(manifest.domains)}" if domain else ""
+        raise StoreError(f"{redact(store)} holds no samples{which}")
     domain = domain or list(manifest.domains)[-1]
     position = f"{domain}_position"
     columns = manifest.domains[domain].arrays

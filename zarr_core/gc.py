@@ -33,9 +33,11 @@ def _command(
         cli.option("Keep everything that was replaced or written less than this ago: 90m, 24h, 7d.", metavar="TIME"),
     ] = DEFAULT_GRACE,
     all: cli.All = False,
+    quiet: cli.Quiet = False,
 ) -> cli.Result:
     storage = Storage(store)
-    report = collect_garbage(storage, find_head(storage), parse_duration(grace), dry_run=dry_run)
+    head, seconds = find_head(storage), parse_duration(grace)
+    report = collect_garbage(storage, head, seconds, dry_run=dry_run, progress=not quiet)
     return cli.Result(_summary(report, storage.url, everything=all), _document(report, storage.url))
 
 

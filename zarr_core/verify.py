@@ -48,7 +48,7 @@ def _command(
         if source or dataset_kind or "sample_ids" in arguments:
             reason = "--source, --dataset-kind and --samples are for point stores"
             raise ZarrCoreError(f"{storage.url} is a matrix: {reason}")
-        matrix = verify_matrix(store)
+        matrix = verify_matrix(store, progress=arguments["progress"])
         document |= {"kind": "matrix", **asdict(matrix), "ok": matrix.ok}
         return cli.Result(format_matrix_report(matrix), document, matrix.problems, matrix.ok)
     report = verify_store(store, source=source, dataset_kind=dataset_kind, **arguments)

@@ -292,7 +292,7 @@ def test_interrupted(place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytes
     assert "interrupted" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("line", ["log {place}/store", "--version", "--help", "log --help"])
+@pytest.mark.parametrize("line", ["", "log {place}/store", "--version", "--help", "log --help"])
 def test_a_reader_that_stops_reading_is_no_error(place: Path, line: str) -> None:
     reading, writing = os.pipe()
     os.close(reading)
@@ -308,6 +308,22 @@ def test_help_imports_neither_torch_nor_zarr() -> None:
     done = run(sys.executable, "-c", code)
     assert done.stdout.splitlines()[-1] == "imported: []"
     assert all(verb in done.stdout for verb in VERBS)
+
+
+def test_without_arguments_it_shows_the_commands_of_the_first_hour_which_run_in_this_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command.main([]) == 0
+    shown = capsys.readouterr().out
+    assert max(map(len, shown.splitlines())) < 80
+    lines = re.findall(r"^  .*  zarr-core (.*)$", shown, re.MULTILINE)
+    assert [line.split()[0] for line in lines] == ["inspect", "convert", "info", "verify", "first-step"]
+    write_source(tmp_path / "DATA", kind=KIND)
+    monkeypatch.chdir(tmp_path)
+    for line in lines:
+        assert command.main(line.split()) == 0, line
+    (rest,) = re.findall("`zarr-core (--help)` lists all commands", shown)
+    assert command.main([rest]) == 0
 
 
 def test_completion_knows_verbs_and_options() -> None:

@@ -12,8 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from definitions import DATASETS
 from tests.deploy.test_files import dockerfile_command
 from tests.helpers.waiting import wait_for
+from tests.platform.project import WINGS
 
 PROJECT = Path(__file__).resolve().parents[2]
 #: buildah and its options, as "buildah --storage-driver vfs", and a base image: of Debian with Python, pip and venv.
@@ -21,6 +23,11 @@ BUILDAH, BASE = shlex.split(os.environ.get("TEST_BUILDAH", "buildah")), os.envir
 #: Options of the build, as "--isolation chroot --volume /opt/wheels:/opt/wheels:ro".
 OPTIONS = shlex.split(os.environ.get("TEST_IMAGE_OPTIONS", ""))
 PORT = "4017"
+LIST_ASSETS = """
+from definitions import defs
+for key in defs().resolve_asset_graph().get_all_asset_keys():
+    print(key.to_user_string())
+"""
 
 pytestmark = pytest.mark.skipif(
     os.geteuid() != 0 or shutil.which(BUILDAH[0]) is None or BASE is None,
@@ -34,14 +41,21 @@ def buildah(*arguments: str) -> str:
     return done.stdout.strip()
 
 
+@pytest.fixture(scope="module")
+def image() -> str:
+    """The image, which is built if TEST_IMAGE does not name one that is."""
+    if "TEST_IMAGE" in os.environ:
+        return os.environ["TEST_IMAGE"]
+    assert BASE is not None
+    name = "zarr-core:test"
+    arguments = ["--build-arg", f"BASE={BASE}", "--layers=false", "-f", "deploy/Dockerfile", "-t", name, *OPTIONS]
+    buildah("bud", *arguments, ".")
+    return name
+
+
 @pytest.fixture
-def container() -> Iterator[str]:
-    """A container of the image, which is built if TEST_IMAGE does not name one that is."""
-    image = os.environ.get("TEST_IMAGE", "zarr-core:test")
-    if "TEST_IMAGE" not in os.environ:
-        assert BASE is not None
-        arguments = ["--build-arg", f"BASE={BASE}", "--layers=false", "-f", "deploy/Dockerfile", "-t", image, *OPTIONS]
-        buildah("bud", *arguments, ".")
+def container(image: str) -> Iterator[str]:
+    """A container of the image."""
     made = buildah("from", image)
     yield made
     buildah("rm", made)
@@ -68,3 +82,15 @@ def test_the_entry_point_loads_the_project(container: str, tmp_path: Path) -> No
         os.killpg(server.pid, signal.SIGTERM)
         server.wait()
     assert "Started Dagster code server" in (tmp_path / "log").read_text()
+
+
+def test_declarations_are_those_of_a_mounted_folder(container: str, tmp_path: Path) -> None:
+    text = "\n".join(["type: zarr_core.platform.PointDataset", "attributes:", *WINGS]) + "\n"
+    declaration = tmp_path / "datasets" / "wings" / "defs.yaml"
+    declaration.parent.mkdir(parents=True)
+    declaration.write_text(text)
+    mounted = ["--volume", f"{tmp_path / 'datasets'}:/datasets:ro", "--env", f"{DATASETS}=/datasets"]
+    printed = buildah("run", *mounted, "--env", "DAGSTER_HOME=", container, "--", "python3", "-c", LIST_ASSETS)
+    keys = set(printed.splitlines())
+    assert {"wings/source_samples", "wings/manifest"} <= keys
+    assert {key.partition("/")[0] for key in keys} == {"wings"}, "and not those of the image"

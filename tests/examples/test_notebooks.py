@@ -25,7 +25,7 @@ def test_look() -> None:
     assert names["middle"].sum() > 500, "cells near the plane"
 
 
-@pytest.mark.filterwarnings("ignore:.*samples of split .* are absent:UserWarning")
+@pytest.mark.filterwarnings("error:.*samples of split .* are absent:UserWarning")
 def test_train() -> None:
     names = run("train", 2)
     losses = names["losses"]

@@ -88,6 +88,8 @@ def arrivals(deployment: Deployment, tmp_path_factory: pytest.TempPathFactory) -
         for folder in (made, waiting):
             shutil.copytree(original, folder / original.name, copy_function=shutil.copyfile)
     corrupt(waiting / CORRUPT)
+    for split, ids in {"train": RUNS - {"run_2"}, "val": {"run_2"}}.items():
+        (waiting / f"{split}_design_ids.txt").write_text("\n".join(sorted(ids)))
     waiting.rename(deployment.source)
     deployment.deliver("GSE38608")
     deployment.deliver("lister_h1", doubled=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import warnings
@@ -208,10 +209,11 @@ def test_declarations_lie_in_the_folder_that_the_environment_names(
     """Also those that name the types of their components as before there was ``zarr_core.platform``."""
     former = {"ahmed_rans": "assets.component.PointDataset", "methylation": "assets.wide_matrix.WarehouseMatrix"}
     for name, component in former.items():
-        text = (PROJECT / "assets" / "datasets" / name / "defs.yaml").read_text()
+        declared = PROJECT / "assets" / "datasets" / name
         # A ConfigMap of Kubernetes is mounted like this.
         mounted = tmp_path / "datasets" / "..2026_11_24" / name
-        mounted.mkdir(parents=True)
+        shutil.copytree(declared, mounted)
+        text = (declared / "defs.yaml").read_text()
         (mounted / "defs.yaml").write_text(re.sub("^type: .*$", f"type: {component}", text, flags=re.MULTILINE))
         (tmp_path / "datasets" / name).symlink_to(mounted)
     monkeypatch.setenv(DATASETS, str(tmp_path / "datasets"))
@@ -293,6 +295,21 @@ def test_everything_says_what_to_do_and_where_that_is_described() -> None:
     assert lacking == []
     named = {anchor for text in found.values() for anchor in re.findall(rf"{PAGE}#([\w-]+)", text or "")}
     assert named - anchors == set()
+
+
+def test_descriptions_begin_without_markup_because_the_catalog_shows_their_first_words_as_they_are() -> None:
+    beginnings = {name: (text or "")[:40] for name, text in described(defs()).items()}
+    assert {name: text for name, text in beginnings.items() if "`" in text or "*" in text} == {}
+
+
+@pytest.mark.parametrize(("kind", "types"), [("ahmedml", {"pytorch"}), ("ahmedml_raw", {"vtp", "vtu"})])
+def test_the_samples_of_the_source_show_the_types_of_their_files(
+    dataset: DatasetDeclaration, kind: str, types: set[str]
+) -> None:
+    from tests.platform.trial import definitions_of
+
+    graph = definitions_of(dataset.model_copy(update={"kind": kind})).resolve_asset_graph()
+    assert graph.get(dataset.observed).kinds == {*types, "source"}
 
 
 def test_owners_of_a_declaration_are_shown(dataset: DatasetDeclaration) -> None:

@@ -316,24 +316,26 @@ def application(name: str, text: str, epilogue: str, usage: str | None = None) -
     return app
 
 
-def program(app: App, module: str) -> Callable[..., int]:
+def program(app: App, module: str, alone: str = "") -> Callable[..., int]:
     """The ``main`` of a verb's module, which runs at once and ends the process if the module is the program.
 
     Args:
         app: of the verb.
         module: ``__name__`` of the module; ``python -m`` makes it ``__main__``.
+        alone: shown if there are no arguments; by default the help is.
     """
     if module == "__main__":
-        sys.exit(run(app))
-    return partial(run, app)
+        sys.exit(run(app, alone=alone))
+    return partial(run, app, alone=alone)
 
 
-def run(app: App, arguments: Sequence[str] | None = None) -> int:
+def run(app: App, arguments: Sequence[str] | None = None, *, alone: str = "") -> int:
     """Run a command line and return its exit status; errors are one line on stderr.
 
     Args:
         app: whose verb returns its exit status, or None for 0.
         arguments: of the command line; ``sys.argv`` if None.
+        alone: shown if there are none.
 
     Returns:
         0: everything requested is there. 1: something was refused or failed. 2: wrong use. 130: interrupted.
@@ -344,6 +346,9 @@ def run(app: App, arguments: Sequence[str] | None = None) -> int:
         try:
             tokens = sys.argv[1:] if arguments is None else list(arguments)
             refuse_credentials(*tokens)
+            if alone and not tokens:
+                write_line(alone)
+                return DONE
             status = app(tokens, exit_on_error=False, print_error=False)
             write_line("", end="")
             return status or DONE

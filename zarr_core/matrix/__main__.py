@@ -53,12 +53,13 @@ def _command(
     store: cli.Store,
     *,
     derive_columns: Annotated[bool, cli.flag("Write what the column-major copy lacks.")] = False,
+    quiet: cli.Quiet = False,
 ) -> cli.Result:
     matrix = WideMatrix.open(store)
     lines = []
     derived: list[str] = []
     if derive_columns:
-        derived = matrix.derive_columns()
+        derived = matrix.derive_columns(progress=not quiet)
         added = f"added to the column-major copy: {', '.join(derived)}"
         lines.append(added if derived else "the column-major copy is up to date")
     lines.append(str(matrix))

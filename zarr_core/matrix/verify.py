@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 
 import numpy as np
+from tqdm import tqdm
 
 from zarr_core._util.documents import parse_json
 from zarr_core.errors import CorruptChunkError, ManifestError, StoreError, ZarrCoreError
@@ -54,10 +55,14 @@ class MatrixVerification:
         return not self.problems
 
 
-def verify_matrix(url: str | os.PathLike[str]) -> MatrixVerification:
+def verify_matrix(url: str | os.PathLike[str], *, progress: bool = False) -> MatrixVerification:
     """Check the names of the features, every chunk's checksum, the arrays' metadata, and compare both copies.
 
     Others may append, retire and collect garbage at the same time: what a collection deletes meanwhile is not damage.
+
+    Args:
+        url: location of the matrix.
+        progress: show progress bars.
 
     Returns:
         The report. Damage is listed in it and never raised.
@@ -69,20 +74,20 @@ def verify_matrix(url: str | os.PathLike[str]) -> MatrixVerification:
     current = load(storage, HEAD)
     report = MatrixVerification(samples=len(current.rows))
     found = list(_metadata_problems(storage, current))
-    checked: set[str] = set()
-    damaged: dict[str, str] = {}
+    shards: dict[str, ChunkLayout] = {}
     for state in _states(storage, current, found):
         report.generations += 1
         for copy in (state.row_copy, state.column_copy):
             for value, layout in copy.layouts.items():
-                new = set(copy.shard_names(value)) - checked
-                checked |= new
-                for name in sorted(new):
-                    problem = _check_shard(storage, layout, name, report)
-                    if problem:
-                        damaged[name] = problem
+                for name in copy.shard_names(value):
+                    shards.setdefault(name, layout)
+    damaged: dict[str, str] = {}
+    for name in tqdm(sorted(shards), unit="shard", desc="verify", disable=not progress):
+        problem = _check_shard(storage, shards[name], name, report)
+        if problem:
+            damaged[name] = problem
     try:
-        differences = [] if damaged else list(_differences(storage, current))
+        differences = [] if damaged else list(_differences(storage, current, progress))
     except CorruptChunkError as error:  # since the check of the shards, unless the generation has been collected
         differences = [(generation_name(current.generation), str(error))]
     latest = load(storage, HEAD)
@@ -93,7 +98,7 @@ def verify_matrix(url: str | os.PathLike[str]) -> MatrixVerification:
     for name, problem in [*found, *differences]:
         if name not in collected:
             report.problems.append(problem)
-    checked |= set(HEAD.named(latest))
+    checked = shards.keys() | set(HEAD.named(latest))
     for root in HEAD.roots(current):
         for stored in storage.objects(root):
             if SHARD.fullmatch(stored.name) and stored.name not in checked:
@@ -163,10 +168,11 @@ def _check_shard(storage: Storage, layout: ChunkLayout, name: str, report: Matri
     return ""
 
 
-def _differences(storage: Storage, state: MatrixState) -> Iterator[tuple[str, str]]:
+def _differences(storage: Storage, state: MatrixState, progress: bool) -> Iterator[tuple[str, str]]:
     """Cells that differ between the two copies, each with the array of the column-major copy."""
     fetcher = ChunkFetcher(open_objects(storage.root), storage.url)
-    for block in state.column_copy.blocks:
+    blocks = state.column_copy.blocks
+    for block in tqdm(blocks, unit="block", desc="compare both copies", disable=not (progress and blocks)):
         members = block.sample_ids
         for value, layout in state.column_copy.layouts.items():
             n_features, width = layout.shape[0], layout.shard[0]

@@ -192,11 +192,14 @@ class WideMatrix(MatrixReader):
         report.warn(self.url, kind)
         return report
 
-    def derive_columns(self) -> list[str]:
+    def derive_columns(self, *, progress: bool = False) -> list[str]:
         """Bring the column-major copy up to date; only batches that it lacks are read and written.
 
         Reads of few features of many samples then use it automatically. Each block of batches has a commit of its own,
         so work done before a crash counts. Others may append or derive at the same time.
+
+        Args:
+            progress: show a progress bar on stderr.
 
         Returns:
             Batches that this call added to the copy.
@@ -206,7 +209,7 @@ class WideMatrix(MatrixReader):
         """
         self._check_writable("derive columns")
         self.refresh()
-        self._state, added = derive_columns(self._storage, self._fetcher, self._state)
+        self._state, added = derive_columns(self._storage, self._fetcher, self._state, progress)
         return added
 
     def retire(self, sample_ids: Sequence[str] = (), batch_ids: Sequence[str] = ()) -> Retirement:

@@ -14,6 +14,7 @@ from typing import Any
 import pydantic
 import yaml
 
+from zarr_core._util.commands import shell
 from zarr_core._util.documents import PlainLoader, describe_problems, parse_yaml
 from zarr_core.errors import SourceError
 from zarr_core.sources.description import ANY_DEPTH, SourceDescription
@@ -57,11 +58,15 @@ def resolve_kind(kind: str | SourceDescription | object) -> SourceDescription:
         try:
             return _from_yaml(Path(kind).read_text(), kind)
         except (OSError, ValueError) as error:
-            raise SourceError(f"{kind} cannot be read: {getattr(error, 'strerror', None) or error}") from error
+            reason = f"{kind} cannot be read: {getattr(error, 'strerror', None) or error}"
+            if isinstance(error, FileNotFoundError):
+                reason += f"; `{shell('inspect', 'FOLDER', '--write', kind)}` describes the samples of a folder in it"
+            raise SourceError(reason) from error
     if "." in kind:
         return _described_by(import_dotted(kind))
     raise SourceError(
-        f"no dataset kind {kind!r}: use one of {', '.join(shipped_kinds())}, a dotted path or the path of a YAML file"
+        f"no dataset kind {kind!r}: use one of {', '.join(shipped_kinds())}, a dotted path or the path of a YAML file; "
+        "`zarr-core inspect FOLDER` says what a folder could be"
     )
 
 

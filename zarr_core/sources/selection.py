@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from zarr_core._util.arguments import check_names
+from zarr_core._util.commands import shell
 from zarr_core.errors import SourceError, ZarrCoreError
 from zarr_core.sources.aero import AeroDataset, AeroSource
 from zarr_core.sources.description import SourceDescription
@@ -184,7 +185,8 @@ def select_samples(
     if not samples:
         first = next(iter(source.description.fields.values())).filename
         reason = f"{len(found.samples)} folders match {source.description.samples} and contain {first} ..."
-        raise SourceError("; ".join([f"{source.url} has no sample to convert: {reason}", *notes]))
+        hint = f"`{shell('inspect', source.url)}` says what it could be"
+        raise SourceError("; ".join([f"{source.url} has no sample to convert: {reason}", *notes, hint]))
     return Selection(
         source,
         samples,

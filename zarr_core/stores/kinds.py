@@ -8,7 +8,7 @@ from zarr_core.errors import StoreError
 from zarr_core.matrix.store.head import HEAD as MATRIX
 from zarr_core.points.store.head import HEAD as POINTS
 from zarr_core.storage import Storage
-from zarr_core.versioning.generations import Head
+from zarr_core.versioning.generations import HOW_TO_MAKE_ONE, Head
 
 _HEADS: tuple[Head[Any], ...] = (POINTS, MATRIX)
 
@@ -27,4 +27,4 @@ def find_head(storage: Storage) -> Head[Any]:
     if head is not None:
         return head
     names = " or ".join(head.name for head in _HEADS)
-    raise StoreError(f"{storage.url} holds no {names}; is it the root of a store?")
+    raise StoreError(f"{storage.url} holds no {names}; {HOW_TO_MAKE_ONE}")

@@ -227,7 +227,8 @@ def sample_info(
     is_matrix = isinstance(state, MatrixState)
     if sample_id not in (state.rows if is_matrix else state.samples):
         refused = None if is_matrix else state.quarantine.get(sample_id)
-        reason = f"; it was refused: {refused.reason}" if refused else ""
+        held = ", ".join(list(state.rows if is_matrix else state.samples)[:5])
+        reason = f"; it was refused: {refused.reason}" if refused else f"; the first that it holds are {held}"
         raise UnknownFieldError(f"{storage.url}, generation {state.generation}, holds no sample {sample_id!r}{reason}")
     about: dict[str, Any]
     if is_matrix:

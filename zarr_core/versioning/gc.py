@@ -14,6 +14,8 @@ from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 from typing import Generic
 
+from tqdm import tqdm
+
 from zarr_core._util.commands import shell
 from zarr_core.errors import StoreError, ZarrCoreError
 from zarr_core.storage import Storage, StoredObject
@@ -83,7 +85,13 @@ class GcReport:
 
 
 def collect_garbage(
-    storage: Storage, head: Head[S], grace: float, *, dry_run: bool = False, drop: Collection[int] = ()
+    storage: Storage,
+    head: Head[S],
+    grace: float,
+    *,
+    dry_run: bool = False,
+    drop: Collection[int] = (),
+    progress: bool = False,
 ) -> GcReport:
     """Delete everything that no kept generation names and that is older than the grace period.
 
@@ -94,6 +102,7 @@ def collect_garbage(
         grace: seconds.
         dry_run: delete nothing. Ages are then by this machine's clock alone.
         drop: generations to delete regardless of their age, with everything that only they name.
+        progress: show a progress bar.
 
     Raises:
         StoreError: there is no store, another program wrote it, a tagged generation is missing or to be dropped, or the
@@ -127,7 +136,9 @@ def collect_garbage(
     abort_uploads(storage, found.uploads)
     amend(storage, head, tombstone)
     collector.delete(chain.from_iterable(map(archive_names, result.expired)))
-    collector.delete(chain.from_iterable(map(collector.objects_of, result.prefixes)))
+    garbage = chain.from_iterable(map(collector.objects_of, result.prefixes))
+    total = sum(found.objects for found in result.prefixes.values())
+    collector.delete(tqdm(garbage, "delete", total, unit="object", disable=not (progress and total)))
     return result
 
 

@@ -21,10 +21,15 @@ from typing import Annotated, Any, ClassVar, Generic, Protocol, TypeVar
 from pydantic import Field
 
 from zarr_core._util.arguments import whole_number
+from zarr_core._util.commands import shell
 from zarr_core.errors import CollectedError, CommitConflict, ManifestError, StoreError
 from zarr_core.storage import Storage
 from zarr_core.versioning.archive import documents, find_archive, read_archive, write_archive
 
+#: What an error says of a folder without a store.
+HOW_TO_MAKE_ONE = (
+    "is it the root of a store? `zarr-core convert --help` and `zarr-core matrix create --help` tell how to make one"
+)
 MAX_GENERATION = 99_999_999  # eight digits
 
 _COMMIT_ATTEMPTS = 20
@@ -155,6 +160,7 @@ def load(storage: Storage, head: Head[S], generation: int | str | None = None) -
         reason = f"the current one is {state.generation}"
         if 0 < generation < state.generation:
             reason += "; it was replaced long ago and has been collected (a tag would have kept it)"
+        reason += f"; `{shell('log', storage.url)}` lists them"
         raise StoreError(f"{storage.url} has no generation {generation}; {reason}")
     return archived_state
 
@@ -166,7 +172,7 @@ def _why_none(storage: Storage) -> str:
             next(storage.objects("", recursive=False), None)
         except (FileNotFoundError, StoreError) as error:
             return f"its bucket does not exist or cannot be listed ({error})"
-    return "is it the root of a converted store?"
+    return HOW_TO_MAKE_ONE
 
 
 def load_same(storage: Storage, head: Head[S], known: S) -> S:
@@ -297,7 +303,7 @@ def amend(storage: Storage, head: Head[S], change: Callable[[S], Retention]) -> 
 
     def step(current: S | None, data: bytes, overtaken: bool) -> S | None:
         if current is None:
-            raise StoreError(f"{storage.url} holds no {head.name}; is it the root of a converted store?")
+            raise StoreError(f"{storage.url} holds no {head.name}; {HOW_TO_MAKE_ONE}")
         if not current.generation:
             raise StoreError(f"{storage.url} was written by another program and has no generations to keep or collect")
         retention = change(current)

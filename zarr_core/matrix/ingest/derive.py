@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
+from tqdm import tqdm
 
 from zarr_core.matrix.read.cells import read_copy
 from zarr_core.matrix.read.fetch import ChunkFetcher
@@ -23,22 +24,27 @@ from zarr_core.storage import Storage
 from zarr_core.versioning.generations import load_same
 
 
-def derive_columns(storage: Storage, fetcher: ChunkFetcher, state: MatrixState) -> tuple[MatrixState, list[str]]:
+def derive_columns(
+    storage: Storage, fetcher: ChunkFetcher, state: MatrixState, progress: bool
+) -> tuple[MatrixState, list[str]]:
     """Write the batches that the column-major copy lacks; returns the new state and the added batches."""
     added: list[str] = []
-    while blocks := plan_blocks(state):  # planned again after each block: others may derive at the same time
-        batches = blocks[0]
-        copy, samples = state.column_copy, len(state.samples_of(batches))
-        purpose, way_out = f"batches {', '.join(batches)}", "Reads of these batches use the row-major copy"
-        first = claim_shards(storage, state, copy, samples, purpose, way_out)
-        announce(storage, copy, first * copy.shard_samples + samples)
-        block = write_block(storage, fetcher, state, batches, first)
-        committed = _commit_block(storage, state, block)
-        if committed is None:
-            state = load_same(storage, HEAD, state)
-        else:
-            state = committed
-            added += batches
+    lacking = len(state.samples_of(outside(state.batches, state.transposed)))
+    with tqdm(total=lacking, unit="sample", desc="derive columns", disable=not (progress and lacking)) as bar:
+        while blocks := plan_blocks(state):  # planned again after each block: others may derive at the same time
+            batches = blocks[0]
+            copy, samples = state.column_copy, len(state.samples_of(batches))
+            purpose, way_out = f"batches {', '.join(batches)}", "Reads of these batches use the row-major copy"
+            first = claim_shards(storage, state, copy, samples, purpose, way_out)
+            announce(storage, copy, first * copy.shard_samples + samples)
+            block = write_block(storage, fetcher, state, batches, first)
+            bar.update(samples)
+            committed = _commit_block(storage, state, block)
+            if committed is None:
+                state = load_same(storage, HEAD, state)
+            else:
+                state = committed
+                added += batches
     return state, added
 
 

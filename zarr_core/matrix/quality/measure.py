@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from tqdm import tqdm
 
 from zarr_core.errors import UnknownFieldError
 from zarr_core.matrix.wide import WideMatrix
@@ -40,12 +41,13 @@ def measure_quality(
     value: str = "beta",
     coverage: str | None = "coverage",
     known: Mapping[str, Any] | None = None,
+    progress: bool = False,
 ) -> Report:
     """Measure every batch and find the samples that stand out in it.
 
     Args:
         matrix: the matrix, at its generation.
-        value, coverage: value tables, as for ``quality_report``.
+        value, coverage, progress: as for ``quality_report``.
         known: an earlier report on the same matrix; its batches are not read again.
     """
     if value not in matrix.values:
@@ -60,7 +62,7 @@ def measure_quality(
     }
     earlier = known["batches"] if known and about.items() <= known.items() else {}
     batches, measured, outliers = {}, [], []
-    for batch_id, sample_ids in matrix.batches.items():
+    for batch_id, sample_ids in tqdm(matrix.batches.items(), unit="batch", desc="quality", disable=not progress):
         batch = earlier.get(batch_id)
         if batch is None or batch["samples"].keys() != set(sample_ids):  # a retirement may have taken samples
             batch = measure_batch(matrix, sample_ids, value, coverage)

@@ -13,7 +13,12 @@ from zarr_core.storage import local_path
 
 
 def quality_report(
-    matrix: WideMatrix, output_dir: str | Path, *, value: str = "beta", coverage: str | None = "coverage"
+    matrix: WideMatrix,
+    output_dir: str | Path,
+    *,
+    value: str = "beta",
+    coverage: str | None = "coverage",
+    progress: bool = False,
 ) -> Report:
     """Measure a matrix and write ``quality.json`` and ``quality.html``.
 
@@ -22,6 +27,7 @@ def quality_report(
         output_dir: local folder, created if it is missing. Figures of an earlier report in it are reused.
         value: value table of shares between 0 and 1.
         coverage: value table of the number of measurements per cell; ignored if the matrix has no such table.
+        progress: show a progress bar.
 
     Returns:
         The content of ``quality.json``.
@@ -33,7 +39,8 @@ def quality_report(
     with report_imports():
         from zarr_core.matrix.quality.page import render_page
     folder = local_path(output_dir)
-    report = measure_quality(matrix, value=value, coverage=coverage, known=_read_report(folder / "quality.json"))
+    known = _read_report(folder / "quality.json")
+    report = measure_quality(matrix, value=value, coverage=coverage, known=known, progress=progress)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "quality.html").write_text(render_page(report))
     (folder / "quality.json").write_text(json.dumps(report, indent=1) + "\n")

@@ -267,7 +267,9 @@ class StoreManifest:
         check_names("sample_ids", sample_ids)
         unknown = sorted(set(sample_ids or ()) - set(self.samples))
         if unknown:
-            raise UnknownFieldError(f"store {self.dataset_name!r} holds no sample {unknown[0]!r}")
+            held = ", ".join(list(self.samples)[:5])
+            reason = f"holds no sample {unknown[0]!r}; the first that it holds are {held}"
+            raise UnknownFieldError(f"store {self.dataset_name!r} {reason}")
         chosen = set(self.samples)
         if split is not None:
             chosen.intersection_update(self.split_ids(split))

@@ -6,6 +6,7 @@ of a domain, each with the values of all its fields, are compared as a multiset.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -158,9 +159,12 @@ class ComparedSource:
         """List the source, if a sample of the store was written by another program.
 
         Raises:
-            SourceError: the kind of the source is neither given nor guessed, or is given and not needed.
+            SourceError: the source is not a folder; its kind is neither given nor guessed, or is given and not needed.
         """
-        files = RecordedSource(Storage(source))
+        storage = Storage(source)
+        if storage.is_local and not os.path.isdir(storage.location):
+            raise SourceError(f"{storage.url} is not a folder; name the one that holds the samples now")
+        files = RecordedSource(storage)
         if all(entry.is_ours for entry in manifest.samples.values()):
             if dataset_kind is not None:
                 reason = "the store records which files and arrays each of its samples was made from"

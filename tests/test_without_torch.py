@@ -1,0 +1,72 @@
+"""What works without torch: reading, and the commands that neither convert nor train."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.helpers.small_source import write_source
+from zarr_core.convert import convert
+from zarr_core.matrix import WideMatrix
+
+READ = """
+import sys
+sys.modules["torch"] = None  # an import of it raises ImportError
+from zarr_core import DuckDBWarehouse, MatrixLoader, StoreManifest, WideMatrix, ZarrChunkReader, make_store
+
+reader = ZarrChunkReader("store")
+drawn = reader.read_sample("run_1", {"surface": 16, "volume": 16}, epoch=3)
+assert drawn["volume_velocity"].shape == (16, 3), drawn["volume_velocity"].shape
+assert WideMatrix.open("matrix").read(["s2"], ["b"]).tolist() == [[5.0]]
+"""
+#: Command lines of the program, on a store and on a matrix.
+LINES = [
+    "info store",
+    "info store run_1 --json",
+    "info matrix",
+    "verify store",
+    "verify matrix",
+    "stage store copy",
+    "stage matrix copied_matrix",
+    "statistics store",
+    "log store",
+    "diff store 1 2",
+    "tag store first",
+    "gc store --dry-run",
+    "matrix matrix --derive-columns",
+]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a store of two generations and a matrix."""
+    root = tmp_path_factory.mktemp("place")
+    write_source(root / "source")
+    for ids in (["run_1"], ["run_1", "run_2"]):
+        convert("ahmedml", str(root / "store"), source_url=str(root / "source"), sample_ids=ids, chunk_points=32)
+    matrix = WideMatrix.create(root / "matrix", ["a", "b"], {"beta": "float32"})
+    matrix.append("one", ["s1", "s2"], {"beta": np.float32([[2, 3], [4, 5]])})
+    return root
+
+
+def run(place: Path, code: str) -> None:
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=place, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-1000:] + done.stderr[-2000:]
+
+
+def test_stores_are_read(place: Path) -> None:
+    run(place, READ)
+
+
+def test_commands_of_stores_run(place: Path) -> None:
+    lines = [line.split() for line in LINES]
+    run(
+        place,
+        f"import sys\nsys.modules['torch'] = None\nfrom zarr_core.__main__ import main\n"
+        f"failed = [line for line in {lines} if main(line) != 0]\nassert not failed, failed",
+    )
