@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import argparse
-import os
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -11,6 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from zarr_core import EpochBatchSampler, ResumableLoader, build_dataset, to_device
+
+sys.path.append(str(Path(__file__).parents[1]))
+from common import new_parser
+from plain_loop.train import train
 
 FIELDS = {"surface_position": "position", "surface_pressure": "mean_std"}  # and how each is normalized
 
@@ -42,15 +45,9 @@ def loss_of(model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Train, and write ``model.pt`` at the end."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("store")
-    parser.add_argument("out", type=Path, help="folder of the checkpoint and of the trained model")
+    parser = new_parser(__doc__)
     parser.add_argument("--drag", default="cd", help="the parameter of the samples to predict")
     parser.add_argument("--inputs", nargs="+", required=True, help="parameters of the samples to predict it from")
-    parser.add_argument("--epochs", type=int, default=10)
-    parser.add_argument("--batch-size", type=int, default=4)
-    parser.add_argument("--points", type=int, default=4096)
-    parser.add_argument("--save-every", type=int, default=100, help="steps from one checkpoint to the next")
     options = parser.parse_args(arguments)
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -75,35 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     batches = to_device(loader, device)
     torch.manual_seed(0)  # equal weights at the start of every run
     model = Network(4 + len(options.inputs), len(options.inputs)).to(device)
-    optimizer = torch.optim.Adam(model.parameters())
-
-    options.out.mkdir(parents=True, exist_ok=True)
-    checkpoint = options.out / "checkpoint.pt"
-    step = 0
-    if checkpoint.exists():
-        saved = torch.load(checkpoint, map_location=device, weights_only=True)
-        model.load_state_dict(saved["model"])
-        optimizer.load_state_dict(saved["optimizer"])
-        batches.load_state_dict(saved["batches"])
-        step = saved["step"]
-
-    for epoch in range(batches.epoch, options.epochs):
-        batches.set_epoch(epoch)
-        for batch in batches:
-            loss = loss_of(model, batch)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            step += 1
-            if step % options.save_every == 0:
-                saved = {
-                    "model": model.state_dict(),
-                    "optimizer": optimizer.state_dict(),
-                    "batches": batches.state_dict(),
-                    "step": step,
-                }
-                torch.save(saved, f"{checkpoint}.new")
-                os.replace(f"{checkpoint}.new", checkpoint)
+    train(model, loss_of, batches, options.out, options.epochs, options.save_every)
     torch.save({"model": model.state_dict(), "normalizers": dataset.normalizers}, options.out / "model.pt")
 
 

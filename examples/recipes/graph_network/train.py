@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import argparse
-import os
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,10 @@ from torch import Tensor, nn
 from torch_geometric.nn import MessagePassing
 
 from zarr_core import EpochBatchSampler, ResumableLoader, build_dataset, to_device
+
+sys.path.append(str(Path(__file__).parents[1]))
+from common import new_parser, pressure_of
+from plain_loop.train import train
 
 NEIGHBOURS = 6
 
@@ -74,61 +77,16 @@ def loss_of(model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Train, and write ``model.pt`` at the end."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("store")
-    parser.add_argument("out", type=Path, help="folder of the checkpoint and of the trained model")
-    parser.add_argument("--epochs", type=int, default=10)
-    parser.add_argument("--batch-size", type=int, default=4)
-    parser.add_argument("--points", type=int, default=4096)
-    parser.add_argument("--save-every", type=int, default=100, help="steps from one checkpoint to the next")
-    options = parser.parse_args(arguments)
-
+    options = new_parser(__doc__).parse_args(arguments)
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    dataset = build_dataset(
-        {
-            "kind": "point",
-            "root": options.store,
-            "split": "train",
-            "fields": ["volume_position", "volume_pressure"],
-            "num_volume_points": options.points,
-            "transform": with_neighbours,
-            "collate": "concat",
-        }
-    )
+    config = pressure_of(options.store, options.points) | {"transform": with_neighbours, "collate": "concat"}
+    dataset = build_dataset(config)
     sampler = EpochBatchSampler.of(dataset, options.batch_size, seed=1)
     loader = ResumableLoader(dataset, sampler, num_threads=2, pin_memory=device == "cuda")
     batches = to_device(loader, device)
     torch.manual_seed(0)  # equal weights at the start of every run
     model = Network().to(device)
-    optimizer = torch.optim.Adam(model.parameters())
-
-    options.out.mkdir(parents=True, exist_ok=True)
-    checkpoint = options.out / "checkpoint.pt"
-    step = 0
-    if checkpoint.exists():
-        saved = torch.load(checkpoint, map_location=device, weights_only=True)
-        model.load_state_dict(saved["model"])
-        optimizer.load_state_dict(saved["optimizer"])
-        batches.load_state_dict(saved["batches"])
-        step = saved["step"]
-
-    for epoch in range(batches.epoch, options.epochs):
-        batches.set_epoch(epoch)
-        for batch in batches:
-            loss = loss_of(model, batch)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            step += 1
-            if step % options.save_every == 0:
-                saved = {
-                    "model": model.state_dict(),
-                    "optimizer": optimizer.state_dict(),
-                    "batches": batches.state_dict(),
-                    "step": step,
-                }
-                torch.save(saved, f"{checkpoint}.new")
-                os.replace(f"{checkpoint}.new", checkpoint)
+    train(model, loss_of, batches, options.out, options.epochs, options.save_every)
     torch.save(model.state_dict(), options.out / "model.pt")
 
 

@@ -2,28 +2,18 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping
+import sys
 from pathlib import Path
 
 import hydra
 import torch
 from omegaconf import DictConfig, OmegaConf
-from torch import Tensor, nn
 
 from zarr_core import EpochBatchSampler, ResumableLoader, build_dataset, to_device
 
-
-def make_model() -> nn.Module:
-    """A small network: pressure from position."""
-    torch.manual_seed(0)  # equal weights at the start of every run
-    return nn.Sequential(nn.Linear(3, 16), nn.GELU(), nn.Linear(16, 1))
-
-
-def loss_of(model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
-    """Mean squared error of the pressure."""
-    predicted = model(batch["volume_position"]).squeeze(-1)
-    return (predicted - batch["volume_pressure"]).square().mean()
+sys.path.append(str(Path(__file__).parents[1]))
+from common import loss_of, make_model
+from plain_loop.train import train
 
 
 @hydra.main(version_base=None, config_path=str(Path(__file__).parent), config_name="config")
@@ -35,34 +25,7 @@ def main(config: DictConfig) -> None:
     sampler = EpochBatchSampler.of(dataset, **config.batches)
     batches = to_device(ResumableLoader(dataset, sampler, num_threads=2, pin_memory=device == "cuda"), device)
     model = make_model().to(device)
-    optimizer = torch.optim.Adam(model.parameters())
-
-    checkpoint = Path(config.out) / "checkpoint.pt"
-    step = 0
-    if checkpoint.exists():
-        saved = torch.load(checkpoint, map_location=device, weights_only=True)
-        model.load_state_dict(saved["model"])
-        optimizer.load_state_dict(saved["optimizer"])
-        batches.load_state_dict(saved["batches"])
-        step = saved["step"]
-
-    for epoch in range(batches.epoch, config.epochs):
-        batches.set_epoch(epoch)
-        for batch in batches:
-            loss = loss_of(model, batch)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            step += 1
-            if step % config.save_every == 0:
-                saved = {
-                    "model": model.state_dict(),
-                    "optimizer": optimizer.state_dict(),
-                    "batches": batches.state_dict(),
-                    "step": step,
-                }
-                torch.save(saved, f"{checkpoint}.new")
-                os.replace(f"{checkpoint}.new", checkpoint)
+    train(model, loss_of, batches, Path(config.out), config.epochs, config.save_every)
     torch.save(model.state_dict(), Path(config.out) / "model.pt")
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -13,6 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from zarr_core import EpochBatchSampler, ResumableLoader, build_dataset
+
+sys.path.append(str(Path(__file__).parents[1]))
+from common import new_parser, pressure_of
 
 WIDTHS = (3, 16, 1)
 LEARNING_RATE = 1e-3
@@ -48,24 +51,8 @@ def learn(layers: list[dict[str, jax.Array]], batch: Mapping[str, jax.Array]) ->
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Train, and write ``model.npz`` at the end."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("store")
-    parser.add_argument("out", type=Path, help="folder of the checkpoint and of the trained model")
-    parser.add_argument("--epochs", type=int, default=10)
-    parser.add_argument("--batch-size", type=int, default=4)
-    parser.add_argument("--points", type=int, default=4096)
-    parser.add_argument("--save-every", type=int, default=100, help="steps from one checkpoint to the next")
-    options = parser.parse_args(arguments)
-
-    dataset = build_dataset(
-        {
-            "kind": "point",
-            "root": options.store,
-            "split": "train",
-            "fields": ["volume_position", "volume_pressure"],
-            "num_volume_points": options.points,
-        }
-    )
+    options = new_parser(__doc__).parse_args(arguments)
+    dataset = build_dataset(pressure_of(options.store, options.points))
     batches = ResumableLoader(dataset, EpochBatchSampler.of(dataset, options.batch_size, seed=1), num_threads=2)
     layers = make_weights()
     structure = jax.tree.structure(layers)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import argparse
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,9 +10,12 @@ from typing import Any
 import lightning
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
-from torch import Tensor, nn
+from torch import Tensor
 
 from zarr_core import EpochBatchSampler, ResumableLoader, build_dataset
+
+sys.path.append(str(Path(__file__).parents[1]))
+from common import loss_of, make_model, new_parser
 
 
 class ZarrDataModule(lightning.LightningDataModule):
@@ -53,19 +56,12 @@ class ZarrDataModule(lightning.LightningDataModule):
         return ResumableLoader(dataset, sampler, num_threads=self.num_threads)
 
 
-def loss_of(model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
-    """Mean squared error of the pressure."""
-    predicted = model(batch["volume_position"]).squeeze(-1)
-    return (predicted - batch["volume_pressure"]).square().mean()
-
-
 class Surrogate(lightning.LightningModule):
     """A small network: pressure from position."""
 
     def __init__(self) -> None:
         super().__init__()
-        torch.manual_seed(0)  # equal weights at the start of every run
-        self.model = nn.Sequential(nn.Linear(3, 16), nn.GELU(), nn.Linear(16, 1))
+        self.model = make_model()
 
     def training_step(self, batch: Mapping[str, Tensor]) -> Tensor:
         """The loss of a batch."""
@@ -84,13 +80,7 @@ class Surrogate(lightning.LightningModule):
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Train, and write ``model.pt`` at the end."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("store")
-    parser.add_argument("out", type=Path, help="folder of the checkpoints and of the trained model")
-    parser.add_argument("--epochs", type=int, default=10)
-    parser.add_argument("--batch-size", type=int, default=4, help="of all processes together")
-    parser.add_argument("--points", type=int, default=4096)
-    parser.add_argument("--save-every", type=int, default=100, help="steps from one checkpoint to the next")
+    parser = new_parser(__doc__)
     parser.add_argument("--devices", type=int, default=1, help="processes on this machine")
     options = parser.parse_args(arguments)
 

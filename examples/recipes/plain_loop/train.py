@@ -2,67 +2,51 @@
 
 from __future__ import annotations
 
-import argparse
 import os
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from zarr_core import EpochBatchSampler, ResumableLoader, build_dataset, to_device
 
-
-def make_model() -> nn.Module:
-    """A small network: pressure from position."""
-    torch.manual_seed(0)  # equal weights at the start of every run
-    return nn.Sequential(nn.Linear(3, 16), nn.GELU(), nn.Linear(16, 1))
+sys.path.append(str(Path(__file__).parents[1]))
+from common import loss_of, make_model, new_parser, pressure_of
 
 
-def loss_of(model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
-    """Mean squared error of the pressure."""
-    predicted = model(batch["volume_position"]).squeeze(-1)
-    return (predicted - batch["volume_pressure"]).square().mean()
+def train(
+    model: nn.Module,
+    loss_of: Callable[[nn.Module, Mapping[str, Tensor]], Tensor],
+    batches: Any,
+    out: Path,
+    epochs: int,
+    save_every: int,
+) -> None:
+    """Train until the end of the last epoch, from the checkpoint of an earlier run if there is one.
 
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Train, and write ``model.pt`` at the end."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("store")
-    parser.add_argument("out", type=Path, help="folder of the checkpoint and of the trained model")
-    parser.add_argument("--epochs", type=int, default=10)
-    parser.add_argument("--batch-size", type=int, default=4)
-    parser.add_argument("--points", type=int, default=4096)
-    parser.add_argument("--save-every", type=int, default=100, help="steps from one checkpoint to the next")
-    options = parser.parse_args(arguments)
-
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    dataset = build_dataset(
-        {
-            "kind": "point",
-            "root": options.store,
-            "split": "train",
-            "fields": ["volume_position", "volume_pressure"],
-            "num_volume_points": options.points,
-        }
-    )
-    sampler = EpochBatchSampler.of(dataset, options.batch_size, seed=1)
-    loader = ResumableLoader(dataset, sampler, num_threads=2, pin_memory=device == "cuda")
-    batches = to_device(loader, device)
-    model = make_model().to(device)
+    Args:
+        model: on the device of the batches.
+        loss_of: the loss of a batch.
+        batches: a ``ResumableLoader``, or what ``to_device`` makes of it.
+        out: folder of the checkpoint.
+        epochs: number of epochs, with those of earlier runs.
+        save_every: steps from one checkpoint to the next.
+    """
     optimizer = torch.optim.Adam(model.parameters())
-
-    options.out.mkdir(parents=True, exist_ok=True)
-    checkpoint = options.out / "checkpoint.pt"
+    out.mkdir(parents=True, exist_ok=True)
+    checkpoint = out / "checkpoint.pt"
     step = 0
     if checkpoint.exists():
-        saved = torch.load(checkpoint, map_location=device, weights_only=True)
+        saved = torch.load(checkpoint, map_location="cpu", weights_only=True)  # the model moves it to its device
         model.load_state_dict(saved["model"])
         optimizer.load_state_dict(saved["optimizer"])
         batches.load_state_dict(saved["batches"])
         step = saved["step"]
 
-    for epoch in range(batches.epoch, options.epochs):
+    for epoch in range(batches.epoch, epochs):
         batches.set_epoch(epoch)  # another order and other points; a resumed epoch goes on with its next batch
         for batch in batches:
             loss = loss_of(model, batch)
@@ -70,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             loss.backward()
             optimizer.step()
             step += 1
-            if step % options.save_every == 0:
+            if step % save_every == 0:
                 saved = {
                     "model": model.state_dict(),
                     "optimizer": optimizer.state_dict(),
@@ -79,6 +63,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 }
                 torch.save(saved, f"{checkpoint}.new")
                 os.replace(f"{checkpoint}.new", checkpoint)  # a killed run leaves the old one or the new one
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Train, and write ``model.pt`` at the end."""
+    options = new_parser(__doc__).parse_args(arguments)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    dataset = build_dataset(pressure_of(options.store, options.points))
+    sampler = EpochBatchSampler.of(dataset, options.batch_size, seed=1)
+    loader = ResumableLoader(dataset, sampler, num_threads=2, pin_memory=device == "cuda")
+    model = make_model().to(device)
+    train(model, loss_of, to_device(loader, device), options.out, options.epochs, options.save_every)
     torch.save(model.state_dict(), options.out / "model.pt")
 
 
