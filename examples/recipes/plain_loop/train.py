@@ -24,24 +24,27 @@ def train(
     out: Path,
     epochs: int,
     save_every: int,
+    saves: bool = True,
 ) -> None:
     """Train until the end of the last epoch, from the checkpoint of an earlier run if there is one.
 
     Args:
-        model: on the device of the batches.
+        model: on the device of the batches; may be wrapped in ``DistributedDataParallel``.
         loss_of: the loss of a batch.
         batches: a ``ResumableLoader``, or what ``to_device`` makes of it.
         out: folder of the checkpoint.
         epochs: number of epochs, with those of earlier runs.
         save_every: steps from one checkpoint to the next.
+        saves: whether this process writes the checkpoints, from which all processes of a run continue.
     """
+    trained = getattr(model, "module", model)  # without the wrapper
     optimizer = torch.optim.Adam(model.parameters())
     out.mkdir(parents=True, exist_ok=True)
     checkpoint = out / "checkpoint.pt"
     step = 0
     if checkpoint.exists():
         saved = torch.load(checkpoint, map_location="cpu", weights_only=True)  # the model moves it to its device
-        model.load_state_dict(saved["model"])
+        trained.load_state_dict(saved["model"])
         optimizer.load_state_dict(saved["optimizer"])
         batches.load_state_dict(saved["batches"])
         step = saved["step"]
@@ -54,9 +57,9 @@ def train(
             loss.backward()
             optimizer.step()
             step += 1
-            if step % save_every == 0:
+            if saves and step % save_every == 0:
                 saved = {
-                    "model": model.state_dict(),
+                    "model": trained.state_dict(),
                     "optimizer": optimizer.state_dict(),
                     "batches": batches.state_dict(),
                     "step": step,

@@ -15,6 +15,7 @@ from zarr_core import EpochBatchSampler, ResumableLoader, build_dataset, to_devi
 
 sys.path.append(str(Path(__file__).parents[1]))
 from common import loss_of, make_model, new_parser, pressure_of
+from plain_loop.train import train
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -32,35 +33,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     loader = ResumableLoader(dataset, sampler, num_threads=2, pin_memory=on_gpu)
     batches = to_device(loader, device)
     model = DistributedDataParallel(make_model().to(device))
-    optimizer = torch.optim.Adam(model.parameters())
-
-    options.out.mkdir(parents=True, exist_ok=True)
-    checkpoint = options.out / "checkpoint.pt"
-    step = 0
-    if checkpoint.exists():  # all processes load the state that rank 0 has saved
-        saved = torch.load(checkpoint, map_location=device, weights_only=True)
-        model.module.load_state_dict(saved["model"])
-        optimizer.load_state_dict(saved["optimizer"])
-        batches.load_state_dict(saved["batches"])
-        step = saved["step"]
-
-    for epoch in range(batches.epoch, options.epochs):
-        batches.set_epoch(epoch)
-        for batch in batches:
-            loss = loss_of(model, batch)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            step += 1
-            if rank == 0 and step % options.save_every == 0:
-                saved = {
-                    "model": model.module.state_dict(),
-                    "optimizer": optimizer.state_dict(),
-                    "batches": batches.state_dict(),
-                    "step": step,
-                }
-                torch.save(saved, f"{checkpoint}.new")
-                os.replace(f"{checkpoint}.new", checkpoint)
+    # All processes load the checkpoint that rank 0 has saved.
+    train(model, loss_of, batches, options.out, options.epochs, options.save_every, saves=rank == 0)
     if rank == 0:
         torch.save(model.module.state_dict(), options.out / "model.pt")
     dist.destroy_process_group()
