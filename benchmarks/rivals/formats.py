@@ -12,10 +12,8 @@ from typing import Any
 import numpy as np
 
 from zarr_core.shootout.formats import Entry
-from zarr_core.shootout.formats.files import SampleFiles
-from zarr_core.shootout.formats.hdf5 import HDF5
-from zarr_core.shootout.formats.litdata_items import Whole, optimize_items
-from zarr_core.shootout.formats.npy import Window
+from zarr_core.shootout.formats.files import HDF5, SampleFiles, Window
+from zarr_core.shootout.formats.items import Whole, optimize_items
 from zarr_core.shootout.formats.samples import Draws, Samples
 from zarr_core.shootout.formats.stores import Reader
 from zarr_core.shootout.formats.tars import arrays_of, write_item

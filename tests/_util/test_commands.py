@@ -31,8 +31,7 @@ from zarr_core.points.stage.store import stage_store
 from zarr_core.points.statistics_files import load_statistics, statistics_hint
 from zarr_core.points.store.head import load_manifest
 from zarr_core.shootout.candidates import ENTRIES, Candidate, candidate
-from zarr_core.shootout.case import Case
-from zarr_core.shootout.measurement import Measurement
+from zarr_core.shootout.measurement import Case, Measurement
 from zarr_core.shootout.request import ShootoutRequest
 from zarr_core.shootout.run import take_workload
 from zarr_core.shootout.verdict import judge
@@ -234,7 +233,7 @@ def of_withdrawn(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
 #: By the module that prints them.
 PRINTED: dict[str, Callable[[Path, Any], None]] = {
     "sensors/withdrawn.py": of_withdrawn,
-    "zarr_core/benchmark/request.py": of_benchmark,
+    "zarr_core/benchmark/report.py": of_benchmark,
     "zarr_core/info.py": of_info,
     "zarr_core/inspect.py": of_inspect,
     "zarr_core/matrix/__main__.py": of_retire,

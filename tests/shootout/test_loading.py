@@ -17,7 +17,7 @@ import pytest
 from zarr_core.shootout import loading
 from zarr_core.shootout.candidates import Loader
 from zarr_core.shootout.formats import Entry
-from zarr_core.shootout.formats.npy import Window
+from zarr_core.shootout.formats.files import Window
 from zarr_core.shootout.formats.samples import Draws, Samples
 from zarr_core.shootout.loading import Reading, Timer
 from zarr_core.shootout.planner import MeasurementError
@@ -53,7 +53,7 @@ def reading(tmp_path: Path) -> Reading:
     (tmp_path / "npy").mkdir()
     Window().prepare(Samples(tmp_path / "samples"), tmp_path / "npy")
     draws = Draws(runs, {"volume": 4}, 10, {"volume_pressure": "volume"})
-    return Reading(Entry(".npy", "zarr_core.shootout.formats.npy:Window"), str(tmp_path / "npy"), draws, 2)
+    return Reading(Entry(".npy", "zarr_core.shootout.formats.files:Window"), str(tmp_path / "npy"), draws, 2)
 
 
 def with_entry(reading: Reading, name: str, workers: int = 0, threads: int = 0) -> Reading:

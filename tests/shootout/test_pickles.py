@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from zarr_core.shootout.formats.pickles import _Arrays
+from zarr_core.shootout.formats.files import _PlainArrays
 
 
 class Hostile:
@@ -22,7 +22,7 @@ def test_arrays_of_every_stored_dtype_load() -> None:
     arrays = {dtype: np.arange(6, dtype=dtype).reshape(3, 2) for dtype in ("float16", "float32", "float64")}
     arrays["view"] = np.arange(8.0)[::2]
     for protocol in (4, pickle.HIGHEST_PROTOCOL):
-        loaded = _Arrays(io.BytesIO(pickle.dumps(arrays, protocol))).load()
+        loaded = _PlainArrays(io.BytesIO(pickle.dumps(arrays, protocol))).load()
         for name, array in arrays.items():
             np.testing.assert_array_equal(loaded[name], array)
 
@@ -31,5 +31,5 @@ def test_code_is_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.chdir(tmp_path)
     (tmp_path / "x.pkl").write_bytes(pickle.dumps({"a": Hostile()}))
     with open("x.pkl", "rb") as file, pytest.raises(pickle.UnpicklingError, match="mkdir is not part of an array"):
-        _Arrays(file).load()
+        _PlainArrays(file).load()
     assert [path.name for path in tmp_path.iterdir()] == ["x.pkl"]

@@ -30,10 +30,9 @@ from zarr_core.points.store.head import load_manifest
 from zarr_core.shootout import candidates, loading, run, run_shootout, tiers, turns, workload
 from zarr_core.shootout.__main__ import _tiers, main
 from zarr_core.shootout.candidates import COLUMNS, LOSSY, OURS, Candidate, Loader, candidate, chunk_sizes
-from zarr_core.shootout.case import Case
 from zarr_core.shootout.formats import Entry
-from zarr_core.shootout.formats.npy import Window
-from zarr_core.shootout.measurement import Measurement, Measurements
+from zarr_core.shootout.formats.files import Window
+from zarr_core.shootout.measurement import Case, Measurement, Measurements
 from zarr_core.shootout.page import render_page
 from zarr_core.shootout.planner import MeasurementError, Planner
 from zarr_core.shootout.request import ShootoutRequest

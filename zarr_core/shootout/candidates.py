@@ -103,18 +103,18 @@ NO_WORKERS = Loader()
 #: Formats of samples of points, in the order of their importance.
 ENTRIES = (
     Entry(OURS, f"{_HOME}.stores:Reader", **_STORE),
-    Entry(".npy", f"{_HOME}.npy:Window"),
-    Entry(".pt", f"{_HOME}.pt:Pt", {"mmap": False}),
+    Entry(".npy", f"{_HOME}.files:Window"),
+    Entry(".pt", f"{_HOME}.files:Pt", {"mmap": False}),
     Entry("WebDataset", f"{_HOME}.tars:WebDataset", {}, "webdataset", export="webdataset"),
-    Entry("HDF5", f"{_HOME}.hdf5:HDF5", {}, "h5py"),
+    Entry("HDF5", f"{_HOME}.files:HDF5", {}, "h5py"),
     Entry("zarr-python", f"{_HOME}.stores:ZarrPython", **_STORE),
     Entry("zarr-python, zarrs pipeline", f"{_HOME}.stores:Zarrs", {}, "zarrs", **_STORE),
     Entry("TensorStore", f"{_HOME}.stores:TensorStore", {}, "tensorstore", **_STORE),
-    Entry(".pt, memory map", f"{_HOME}.pt:Pt", {"mmap": True}, copy=".pt"),
-    Entry("pickle", f"{_HOME}.pickles:Pickle"),
+    Entry(".pt, memory map", f"{_HOME}.files:Pt", {"mmap": True}, copy=".pt"),
+    Entry("pickle", f"{_HOME}.files:Pickle"),
     Entry("tar shards, indexed", f"{_HOME}.tars:IndexedTars", export="webdataset"),
-    Entry("LitData", f"{_HOME}.litdata_items:Whole", {}, "litdata"),
-    Entry("MDS", f"{_HOME}.mds:MDS", {}, "streaming"),
+    Entry("LitData", f"{_HOME}.items:Whole", {}, "litdata"),
+    Entry("MDS", f"{_HOME}.items:MDS", {}, "streaming"),
 )
 #: A setting of a store that changes its values, so that it is never recommended; positions are as in the others.
 BOUNDED = Entry(

@@ -7,8 +7,7 @@ from itertools import starmap
 
 from zarr_core._util.commands import shell
 from zarr_core.points.store.settings import ConversionSettings
-from zarr_core.shootout.case import Case
-from zarr_core.shootout.measurement import Measurement
+from zarr_core.shootout.measurement import Case, Measurement
 
 
 def commands(case: Case, named: Measurement, own: Measurement | None, columns: bool) -> str:

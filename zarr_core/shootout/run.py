@@ -22,18 +22,15 @@ from zarr_core.matrix.store.head import HEAD as MATRIX
 from zarr_core.points.store.settings import ConversionSettings, Layout
 from zarr_core.reports.environment import cores, environment, memory_bytes
 from zarr_core.shootout.candidates import BOUNDED, LOSSY, NO_WORKERS, OURS, Candidate, Loader, candidate, codecs
-from zarr_core.shootout.case import Case, bytes_of_all
-from zarr_core.shootout.copies import Copies
 from zarr_core.shootout.formats import Entry
 from zarr_core.shootout.loading import Reading, Timer, Timing
-from zarr_core.shootout.matrix_workload import take_matrix
-from zarr_core.shootout.measurement import Measurement, Measurements, choose
+from zarr_core.shootout.measurement import Case, Measurement, Measurements, bytes_of_all, choose
 from zarr_core.shootout.planner import MeasurementError, Planner, Step
 from zarr_core.shootout.request import ShootoutRequest
-from zarr_core.shootout.tiers import Tier
+from zarr_core.shootout.tiers import Copies, Tier
 from zarr_core.shootout.turns import Turns, leaders
 from zarr_core.shootout.verdict import format_rate, judge
-from zarr_core.shootout.workload import Workload, take_points
+from zarr_core.shootout.workload import Workload, take_matrix, take_points
 from zarr_core.storage import Storage
 
 # Seconds of a repetition, at least and at most, and its part of the budget.

@@ -1,4 +1,4 @@
-"""Storage that is compared: a folder or a URL, and the shootout's own folder in it."""
+"""Storage that is compared: the copies of the samples in each format, and the shootout's own folder on a tier."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from typing import Any
 
 from zarr_core._util.redaction import redact, refuse_credentials
 from zarr_core._util.units import format_size
-from zarr_core.errors import StoreError
+from zarr_core.errors import StoreError, ZarrCoreError
+from zarr_core.shootout.candidates import Candidate
 from zarr_core.shootout.planner import MeasurementError
 from zarr_core.storage import Storage, is_local
 
@@ -186,3 +187,43 @@ def _upload(storage: Storage, files: Mapping[str, Path], left: Callable[[], floa
     finally:
         for upload in running:
             upload.cancel()
+
+
+class Copies:
+    """Local copies of the samples, each written when it is first asked for.
+
+    Args:
+        samples: input of the formats.
+        folder: local.
+    """
+
+    def __init__(self, samples: Any, folder: Path) -> None:
+        self._samples, self._folder = samples, folder
+        self._footprints: dict[str, dict[str, int]] = {}
+
+    def local(self, chosen: Candidate) -> Path:
+        """The copy.
+
+        Raises:
+            MeasurementError: the format cannot be written, with the reason.
+        """
+        folder = self._folder / "copies" / chosen.copy
+        if folder.is_dir():
+            return folder
+        building = folder.with_name(f"{folder.name}.building")
+        building.mkdir(parents=True)
+        try:
+            chosen.entry.make().prepare(self._samples, building)
+        except (ZarrCoreError, OSError):
+            raise
+        # A format is another library, which may raise anything; one of them must not end the others.
+        except Exception as error:
+            raise MeasurementError(f"{type(error).__name__}: {error}") from error
+        building.rename(folder)
+        return folder
+
+    def footprint(self, chosen: Candidate) -> dict[str, int]:
+        """See :func:`footprint`."""
+        if chosen.copy not in self._footprints:
+            self._footprints[chosen.copy] = footprint(self.local(chosen))
+        return self._footprints[chosen.copy]

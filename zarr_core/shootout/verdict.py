@@ -7,9 +7,8 @@ from typing import Any
 
 from zarr_core._util.units import format_size
 from zarr_core.shootout.candidates import COLUMNS, LOSSY, OURS
-from zarr_core.shootout.case import Case, bytes_of_all, number_of_samples
 from zarr_core.shootout.commands import commands
-from zarr_core.shootout.measurement import Measurement, Measurements, choose
+from zarr_core.shootout.measurement import Case, Measurement, Measurements, bytes_of_all, choose, number_of_samples
 
 # A first epoch that is this much faster is named.
 _FASTER_FIRST = 0.1

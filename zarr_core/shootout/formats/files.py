@@ -1,8 +1,10 @@
-"""Formats with files for each sample, and files of a folder or below a URL."""
+"""Formats with files for each sample, below a folder or a URL, from which they are fetched whole."""
 
 from __future__ import annotations
 
 import io
+import os
+import pickle
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
@@ -52,6 +54,13 @@ class Files:
         return [name for name in sorted(self._storage.list()) if name.endswith(suffix)]
 
 
+def counting(place: str | Path) -> CountingObjects | None:
+    """The objects below a URL, which count their requests; None for local files, which are not counted."""
+    from zarr_core.storage.byte_ranges import CountingObjects, open_objects
+
+    return CountingObjects(open_objects(str(place))) if "://" in str(place) else None
+
+
 class SampleFiles(Format):
     """A format that opens the fields of a sample as arrays, or as what is sliced like them.
 
@@ -90,8 +99,93 @@ class SampleFiles(Format):
         raise NotImplementedError
 
 
-def counting(place: str | Path) -> CountingObjects | None:
-    """The objects below a URL, which count their requests; None for local files, which are not counted."""
-    from zarr_core.storage.byte_ranges import CountingObjects, open_objects
+class HDF5(SampleFiles):
+    """A file per sample, kept open, with a dataset per field whose points lie in one piece."""
 
-    return CountingObjects(open_objects(str(place))) if "://" in str(place) else None
+    keeps = True
+
+    def _write(self, samples: Samples, sample: str, folder: Path) -> None:
+        import h5py
+
+        with h5py.File(folder / f"{sample}.h5", "w") as file:
+            for field, array in samples.arrays(sample).items():
+                file.create_dataset(field, data=array, **self._options(array))
+
+    def _options(self, array: np.ndarray) -> dict[str, Any]:
+        """Arguments of the dataset of an array."""
+        return {}
+
+    def _arrays(self, sample: str) -> Mapping[str, Any]:
+        import h5py
+
+        # Without the cache of decoded chunks, which random windows would not find anything in.
+        file = h5py.File(self._files.open(f"{sample}.h5"), "r", rdcc_nbytes=0)
+        return dict(file.items())
+
+
+class Window(SampleFiles):
+    """``.npy`` files mapped into memory, in random order, so that a draw is a slice; no checksum, no generations."""
+
+    keeps = True
+
+    def _write(self, samples: Samples, sample: str, folder: Path) -> None:
+        (folder / sample).mkdir()
+        for field in samples.fields:
+            os.link(samples.folder / sample / f"{field}.npy", folder / sample / f"{field}.npy")
+
+    def _arrays(self, sample: str) -> Mapping[str, np.ndarray]:
+        arrays = {}
+        for field in self._draws.domains:
+            file = self._files.open(f"{sample}/{field}.npy")
+            arrays[field] = np.load(file, mmap_mode="r" if isinstance(file, Path) else None)
+        return arrays
+
+
+class Pt(SampleFiles):
+    """``.pt`` files with one tensor each, as simulations are often published.
+
+    Args:
+        mmap: map the files and keep them open, instead of loading each whole at every read.
+    """
+
+    def __init__(self, mmap: bool) -> None:
+        self.keeps, self.remote = mmap, not mmap
+
+    def _write(self, samples: Samples, sample: str, folder: Path) -> None:
+        import torch
+
+        (folder / sample).mkdir()
+        for field, array in samples.arrays(sample).items():
+            torch.save(torch.from_numpy(array), folder / sample / f"{field}.pt")
+
+    def _arrays(self, sample: str) -> Mapping[str, np.ndarray]:
+        import torch
+
+        arrays = {}
+        for field in self._draws.domains:
+            file = self._files.open(f"{sample}/{field}.pt")
+            arrays[field] = torch.load(file, weights_only=True, mmap=self.keeps).numpy()
+        return arrays
+
+
+class _PlainArrays(pickle.Unpickler):
+    """Loads nothing but NumPy arrays in plain containers: who can write to a tier must not run code here."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        """Raises UnpicklingError for anything that no array needs."""
+        if module.partition(".")[0] != "numpy" or name not in ("_frombuffer", "_reconstruct", "dtype", "ndarray"):
+            raise pickle.UnpicklingError(f"{module}.{name} is not part of an array")
+        return super().find_class(module, name)
+
+
+class Pickle(SampleFiles):
+    """A file per sample, with a dict of NumPy arrays: the usual way to cache Python objects."""
+
+    def _write(self, samples: Samples, sample: str, folder: Path) -> None:
+        (folder / f"{sample}.pkl").write_bytes(pickle.dumps(samples.arrays(sample), pickle.HIGHEST_PROTOCOL))
+
+    def _arrays(self, sample: str) -> Mapping[str, Any]:
+        found = self._files.open(f"{sample}.pkl")
+        file = io.BytesIO(found.read_bytes()) if isinstance(found, Path) else found
+        arrays: dict[str, Any] = _PlainArrays(file).load()
+        return arrays

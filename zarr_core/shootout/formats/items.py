@@ -1,9 +1,11 @@
-"""LitData, which reads whole items, and maps the whole file that an item lies in."""
+"""Formats whose items are whole samples: LitData, which maps the file of an item, and MosaicML Streaming (MDS)."""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 
@@ -40,3 +42,26 @@ def optimize_items(make: Any, inputs: list[Any], folder: Path, **size: Any) -> N
     from litdata import optimize
 
     optimize(fn=make, inputs=inputs, output_dir=str(folder), num_workers=1, verbose=False, **size)
+
+
+class MDS(Whole):
+    """Read by its dataset of local files, without the downloader. It wants an environment with an older NumPy."""
+
+    without_threads = ""
+
+    def prepare(self, samples: Samples, folder: Path) -> None:
+        columns = dict.fromkeys(samples.fields, "ndarray")
+        with _streaming().MDSWriter(out=str(folder), columns=columns, size_limit="64mb") as writer:
+            for sample in samples.ids:
+                writer.write(samples.arrays(sample))
+
+    def _dataset(self, place: str) -> Any:
+        return _streaming().LocalDataset(local=place)
+
+
+def _streaming() -> Any:
+    """The package of MDS. Its image datasets, which nothing here uses, need a torchvision for this very torch."""
+    sys.modules.setdefault("streaming.vision", mock.MagicMock())
+    import streaming
+
+    return streaming
