@@ -17,14 +17,14 @@ from tests.helpers.published_store import write_published_store
 from tests.helpers.small_source import KIND, load_field, write_source
 from zarr_core.benchmark import console_text, headline_markdown, run_benchmark
 from zarr_core.benchmark.__main__ import main
-from zarr_core.benchmark.contents import sample_picture
-from zarr_core.benchmark.figures import bytes_chart, sample_figure, throughput_chart
+from zarr_core.benchmark.page import bytes_chart, sample_figure, throughput_chart
+from zarr_core.benchmark.report import sample_picture
 from zarr_core.benchmark.wording import Wording, format_size, readable_count, readable_share
 from zarr_core.errors import ZarrCoreError
 from zarr_core.points.convert.conversion import convert
 from zarr_core.points.read.reader import ZarrChunkReader
 from zarr_core.points.store.head import load_manifest
-from zarr_core.reports.charts import as_svg
+from zarr_core.reports.pages import as_svg
 from zarr_core.sources import resolve_kind
 from zarr_core.storage import Storage
 from zarr_core.storage.byte_ranges import CountingObjects, open_objects

@@ -9,8 +9,7 @@ import pytest
 
 from tests.helpers.small_source import KIND, write_source
 from zarr_core.benchmark.page import render_page
-from zarr_core.benchmark.report import make_report
-from zarr_core.benchmark.request import BenchmarkRequest
+from zarr_core.benchmark.report import BenchmarkRequest, make_report
 from zarr_core.points.convert.conversion import convert
 
 HOSTILE = """'"></text><script>alert("x")</script><b onclick='x'>&"""

@@ -10,7 +10,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-from zarr_core.benchmark.request import BenchmarkRequest
 from zarr_core.benchmark.wording import Wording, console_text, headline_markdown
 from zarr_core.reports import report_imports
 from zarr_core.storage import local_path
@@ -55,7 +54,7 @@ def run_benchmark(
     # Fail before minutes of measuring if the report cannot be rendered.
     with report_imports():
         from zarr_core.benchmark.page import render_page
-    from zarr_core.benchmark.report import make_report
+    from zarr_core.benchmark.report import BenchmarkRequest, make_report
 
     folder = local_path(output_dir)
     request = BenchmarkRequest(

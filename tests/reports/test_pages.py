@@ -4,8 +4,8 @@ import pytest
 from jinja2 import UndefinedError
 from matplotlib.figure import Figure
 
-from zarr_core.reports import templates
-from zarr_core.reports.charts import as_svg
+from zarr_core.reports import pages
+from zarr_core.reports.pages import as_svg
 
 HOSTILE = '"><script>alert("x")</script>'
 ESCAPED = "&#34;&gt;&lt;script&gt;alert(&#34;x&#34;)&lt;/script&gt;"
@@ -13,7 +13,7 @@ ESCAPED = "&#34;&gt;&lt;script&gt;alert(&#34;x&#34;)&lt;/script&gt;"
 
 def render(text: str, **values: object) -> str:
     """Render ``text``, which may use the macros as ``m``."""
-    return templates._ENVIRONMENT.from_string('{% import "reports/macros.html.j2" as m %}' + text).render(values)
+    return pages._ENVIRONMENT.from_string('{% import "reports/macros.html.j2" as m %}' + text).render(values)
 
 
 @pytest.mark.parametrize(

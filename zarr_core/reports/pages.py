@@ -1,4 +1,9 @@
-"""Style and output of the figures in reports."""
+"""Renders the HTML pages of reports from Jinja templates, with figures of matplotlib.
+
+A page's template lies beside the module that renders it and extends ``reports/base.html.j2``; the parts of a page are
+the macros in ``reports/macros.html.j2``. Values are escaped unless they are :class:`markupsafe.Markup`, as the figures
+of :func:`zarr_core.reports.pages.as_svg` are. A name that the template uses and the caller does not pass is an error.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +12,20 @@ import io
 from collections.abc import Sequence
 from typing import Any
 
+from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+_ENVIRONMENT = Environment(
+    loader=PackageLoader("zarr_core", "."),
+    autoescape=True,
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+    keep_trailing_newline=True,
+)
 # as_svg replaces these colours by the page's variables of the same names, so figures must not use them otherwise.
 INK = "#1c2530"
 MUTED = "#66727f"
@@ -20,7 +34,6 @@ PT = "#a9b2bd"
 FULL = "#5b8db8"
 DRAWN = "#d9622b"
 _THEMED = {"ink": INK, "muted": MUTED, "rule": RULE, "pt": PT, "full": FULL, "drawn": DRAWN}
-
 #: Settings for ``matplotlib.rc_context``.
 STYLE: Any = {
     "font.family": "sans-serif",
@@ -38,6 +51,16 @@ STYLE: Any = {
     "figure.facecolor": "none",
     "axes.facecolor": "none",
 }
+
+
+def render(template: str, **values: Any) -> str:
+    """One HTML document.
+
+    Args:
+        template: path of the template below ``zarr_core``, for example ``"benchmark/page.html.j2"``.
+        values: the template's variables.
+    """
+    return _ENVIRONMENT.get_template(template).render(values)
 
 
 def as_svg(figure: Figure) -> Markup:
