@@ -17,8 +17,8 @@ from zarr_core import write_sample
 from zarr_core.format.packed import parse_head
 from zarr_core.format.ranges import MAX_READ_BYTES
 from zarr_core.points.convert.conversion import convert
-from zarr_core.points.stage.sample import StageTask, stage_sample
-from zarr_core.points.stage.store import stage_store
+from zarr_core.points.stage.store import stage_sample, stage_store
+from zarr_core.points.stage.task import StageTask
 from zarr_core.points.store.head import load_manifest
 from zarr_core.points.verify.store import verify_store
 from zarr_core.storage import Storage

@@ -82,7 +82,7 @@ class ArchiveCopy:
     """One packed sample to copy.
 
     Args:
-        task, item: as for :func:`zarr_core.points.stage.sample.stage_sample`.
+        task, item: as for :func:`zarr_core.points.stage.store.stage_sample`.
     """
 
     def __init__(self, task: StageTask, item: Item) -> None:

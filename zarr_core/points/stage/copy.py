@@ -21,7 +21,7 @@ from zarr_core.points.stage.thin import FirstPoints
 from zarr_core.points.statistics_files import find_statistics
 from zarr_core.points.store.head import HEAD
 from zarr_core.points.store.manifest import DomainLayout, SampleEntry, StoreManifest, columns_of
-from zarr_core.points.store.settings import Layout
+from zarr_core.points.store.settings import ConversionSettings, Layout
 from zarr_core.storage import Storage
 from zarr_core.versioning.generations import commit
 
@@ -97,12 +97,17 @@ class StoreCopy:
         self._check_target(current)
         for name in (*map(split_list, self.manifest.splits), *BLACKLISTS):
             self._copy_small_file(name, name)
+        return self._task(current, check)
+
+    def _task(
+        self, current: StoreManifest | None, check: bool, repacked: Mapping[str, ConversionSettings] | None = None
+    ) -> StageTask:
         arrays = {}
         for layout in self.domains.values():
             for name, column in layout.arrays.items():
                 arrays[column.array_name] = name
         tombstones = frozenset(current.retention.tombstones) if current is not None else frozenset()
-        return StageTask(self.source, self.target, arrays, check, tombstones, self.layout, self.points)
+        return StageTask(self.source, self.target, arrays, check, tombstones, self.layout, self.points, repacked)
 
     def items(self, current: StoreManifest | None) -> list[Item]:
         """The samples to copy."""

@@ -30,7 +30,7 @@ class FolderCopy:
     """One sample to copy that is a folder; raises ZarrCoreError if its group in the source cannot be read.
 
     Args:
-        task, item: as for :func:`zarr_core.points.stage.sample.stage_sample`.
+        task, item: as for :func:`zarr_core.points.stage.store.stage_sample`.
 
     Attributes:
         layouts: layout by array name, of the arrays to copy.

@@ -33,12 +33,7 @@ class Repacking(StoreCopy):
             reason = "its manifest does not record the settings of its samples, because an earlier version wrote it"
             raise StoreError(f"{self.target.url}: {reason}: convert into it once, then repack it")
         committed = commit(self.target, HEAD, self._with_samples([]))
-        arrays = {}
-        for layout in self.domains.values():
-            for name, column in layout.arrays.items():
-                arrays[column.array_name] = name
-        tombstones = frozenset(committed.retention.tombstones)
-        return StageTask(self.target, self.target, arrays, check, tombstones, self.layout, None, self._settings)
+        return self._task(committed, check, self._settings)
 
     def items(self, current: StoreManifest | None) -> list[Item]:
         """The samples with the other layout."""

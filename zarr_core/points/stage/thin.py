@@ -9,31 +9,13 @@ import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Protocol
 
 from zarr_core._util.arguments import whole_number
 from zarr_core.errors import UnknownFieldError, ZarrCoreError
+from zarr_core.format.array_metadata import ArrayLayout
+from zarr_core.points.store.manifest import DomainGrid
 
 _EXAMPLES = "volume=65536,surface=16384 or 5%"
-
-
-class Grid(Protocol):
-    """The chunks of a domain, or of an array."""
-
-    @property
-    def n_points(self) -> int:
-        """Points of the sample in this domain."""
-        ...
-
-    @property
-    def chunk_points(self) -> int:
-        """Points in a chunk."""
-        ...
-
-    @property
-    def n_chunks(self) -> int:
-        """Chunks, including a shorter last one."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -84,8 +66,8 @@ class FirstPoints:
             return f"{float(100 * self.share):g}%"
         return ",".join(f"{domain}={count}" for domain, count in self.counts.items())
 
-    def n_chunks(self, domain: str, grid: Grid) -> int:
-        """Chunks of a domain that are copied."""
+    def n_chunks(self, domain: str, grid: DomainGrid | ArrayLayout) -> int:
+        """Chunks of a domain, or of an array in it, that are copied."""
         points = grid.n_points
         if self.share:
             points = math.ceil(points * self.share)
