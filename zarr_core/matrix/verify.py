@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import count
 
 import numpy as np
@@ -26,8 +26,8 @@ from zarr_core.matrix.store.state import MatrixState
 from zarr_core.storage import Storage
 from zarr_core.storage.byte_ranges import open_objects
 from zarr_core.storage.shards import StoredShard
-from zarr_core.versioning.archive import documents, generation_name, read_archive
-from zarr_core.versioning.generations import Retention, load
+from zarr_core.versioning.archive import documents, generation_name
+from zarr_core.versioning.generations import archive_problem, load
 from zarr_core.versioning.history import brought_by
 
 
@@ -128,15 +128,8 @@ def _metadata_problems(storage: Storage, state: MatrixState) -> Iterator[tuple[s
             read_table_file(storage, table, kind)
         except CorruptChunkError as error:
             yield table.path, str(error)
-    name = generation_name(state.generation)
-    try:
-        name, data = read_archive(storage, state.generation)
-        if HEAD.parse(data, name) != replace(state, retention=Retention()):
-            yield name, f"{name} is not equal to {HEAD.name}"
-    except FileNotFoundError:
-        pass  # its committer has not archived it yet; if it died, the next commit does
-    except ManifestError as error:
-        yield name, str(error)
+    if problem := archive_problem(storage, HEAD, state):
+        yield generation_name(state.generation), problem
     for copy in (state.row_copy, state.column_copy) if state.column_blocks else (state.row_copy,):
         for value, layout in copy.layouts.items():
             name = f"{copy.path(value)}/{ZARR_JSON}"

@@ -88,16 +88,13 @@ class State(Protocol):
     @property
     def generation(self) -> int:
         """Number of commits so far; 0 if another program wrote the store."""
-        ...
 
     @property
     def retention(self) -> Retention:
         """Retention of the head; empty in an archived generation."""
-        ...
 
     def to_json(self) -> bytes:
         """The document. Equal states give equal bytes."""
-        ...
 
 
 S = TypeVar("S", bound=State)
@@ -315,6 +312,21 @@ def amend(storage: Storage, head: Head[S], change: Callable[[S], Retention]) -> 
 def archived(state: State, data: bytes) -> bytes:
     """The archived document of a state, given the document of the head."""
     return replace(state, retention=Retention()).to_json() if state.retention != Retention() else data
+
+
+def archive_problem(storage: Storage, head: Head[S], state: S) -> str:
+    """What is wrong with the archive of the current state, or "": it must hold the same state.
+
+    It may be missing: its committer has not archived it yet, and if it died, the next commit does.
+    """
+    try:
+        name, data = read_archive(storage, state.generation)
+        same = head.parse(data, name) == replace(state, retention=Retention())
+    except FileNotFoundError:
+        return ""
+    except ManifestError as error:
+        return str(error)
+    return "" if same else f"{name} is not equal to {head.name}"
 
 
 def _next_number(storage: Storage, current: int, overtaken: bool) -> int:

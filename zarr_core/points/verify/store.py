@@ -17,9 +17,9 @@ from tqdm import tqdm
 
 from zarr_core._util.arguments import check_names, whole_number
 from zarr_core._util.processes import map_in_processes
-from zarr_core.errors import ManifestError, SourceError, StoreError
-from zarr_core.format.object_names import MANIFEST, ZARR_JSON
-from zarr_core.points.store.head import load_manifest
+from zarr_core.errors import SourceError, StoreError
+from zarr_core.format.object_names import ZARR_JSON
+from zarr_core.points.store.head import HEAD, load_manifest
 from zarr_core.points.store.manifest import StoreManifest
 from zarr_core.points.verify.generations import GenerationCheck, kept_sample_ids
 from zarr_core.points.verify.report import FieldTally, Problem, VerificationReport
@@ -27,8 +27,7 @@ from zarr_core.points.verify.sample import Columns, check_sample, not_checked
 from zarr_core.points.verify.source import ComparedSource
 from zarr_core.sources.description import SourceDescription
 from zarr_core.storage import Storage
-from zarr_core.versioning.archive import read_archive
-from zarr_core.versioning.generations import Retention
+from zarr_core.versioning.generations import archive_problem
 
 __all__ = ["VerificationReport", "verify_store"]
 
@@ -76,7 +75,9 @@ def verify_store(
     manifest = load_manifest(storage)
     chosen = set() if sample_ids is None else _held_ids(storage, manifest, sample_ids, deep)
     report = VerificationReport(against_source=source is not None)
-    report.problems += _generation_problems(storage, manifest)
+    different = archive_problem(storage, HEAD, manifest) if manifest.generation else ""  # published stores have none
+    if different:
+        report.problems.append(Problem("", "", different))
     if source is None and dataset_kind is not None:
         raise SourceError("--dataset-kind (dataset_kind=) describes a source: give --source (source=), too")
     if isinstance(source, str):
@@ -128,18 +129,3 @@ def _held_ids(storage: Storage, manifest: StoreManifest, sample_ids: Collection[
         missing -= kept_sample_ids(storage, manifest)
     manifest.select(sample_ids=missing)  # raises the error if there are any
     return requested
-
-
-def _generation_problems(storage: Storage, manifest: StoreManifest) -> list[Problem]:
-    """The current generation must be archived as it is in the manifest. Published stores have no generations."""
-    if not manifest.generation:
-        return []
-    try:
-        name, data = read_archive(storage, manifest.generation)
-        kept = StoreManifest.from_json(data, name)
-    except FileNotFoundError:
-        return []  # its committer has not archived it yet; if it died, the next commit does
-    except ManifestError as error:
-        return [Problem("", "", str(error))]
-    same = kept == replace(manifest, retention=Retention())
-    return [] if same else [Problem("", "", f"{name} is not equal to {MANIFEST}")]
