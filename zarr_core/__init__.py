@@ -5,8 +5,9 @@ The names below are imported on first use, so that ``import zarr_core`` costs ne
 
 from __future__ import annotations
 
-import importlib
 from typing import Any
+
+from zarr_core._util import lazy_names
 
 _ERRORS = (
     "BatchError",
@@ -70,9 +71,7 @@ __all__ = sorted(_HOMES)
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOMES[name]), name)
+    return lazy_names.find(__name__, name, _HOMES)
 
 
 def __dir__() -> list[str]:

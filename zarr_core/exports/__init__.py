@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import Any
+
+from zarr_core._util import lazy_names
 
 # Imported on use: exports of a matrix need no torch, tar files neither h5py nor pyarrow.
 _HOMES = {
@@ -22,6 +23,4 @@ __all__ = sorted(_HOMES)
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOMES[name]), name)
+    return lazy_names.find(__name__, name, _HOMES)

@@ -6,10 +6,11 @@ In both cases it is imported as ``zarr_core.platform.assets``, so that it takes 
 
 from __future__ import annotations
 
-import importlib
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+
+from zarr_core._util import lazy_names
 
 _HERE = Path(__file__).parent
 #: The folder that has ``assets``, ``resources``, ``sensors`` and ``deploy``.
@@ -18,19 +19,17 @@ if ROOT != _HERE:
     __path__.append(str(ROOT))
 
 _HOMES = {
-    "PointDataset": "assets.component",
-    "WarehouseMatrix": "assets.wide_matrix",
-    "project_definitions": "assets.project",
+    "PointDataset": "zarr_core.platform.assets.component",
+    "WarehouseMatrix": "zarr_core.platform.assets.wide_matrix",
+    "project_definitions": "zarr_core.platform.assets.project",
 }
 __all__ = sorted(_HOMES)
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    if not _has_dagster():
+    if name in _HOMES and not _has_dagster():
         raise ImportError(f"{__name__}.{name} needs Dagster: pip install 'zarr-core[platform]'")
-    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    return lazy_names.find(__name__, name, _HOMES)
 
 
 def __dir__() -> list[str]:
