@@ -8,17 +8,22 @@ holder was a process of the same host that has ended.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
+import os
+import socket
 import threading
 import time
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 from zarr_core._util.documents import parse_json
-from zarr_core.matrix.ingest.holders import describe, has_ended, identity
+from zarr_core._util.processes import start_ticks
 from zarr_core.matrix.store.commits import update_object
 from zarr_core.storage import Storage
 
@@ -138,3 +143,39 @@ def _parse(data: bytes) -> Holders:
     if not isinstance(document, dict):
         return {}
     return {name: holder for name, holder in document.items() if isinstance(holder, dict)}
+
+
+def identity() -> dict[str, Any]:
+    """Identity of this process, for :func:`has_ended` in another process.
+
+    ``processes`` names the process table that ``pid`` belongs to: containers of one host have tables of their own.
+    ``started`` distinguishes the process from a later one with the same number.
+    """
+    pid = os.getpid()
+    return {"host": socket.gethostname(), "processes": _process_table(), "pid": pid, "started": start_ticks(pid)}
+
+
+def has_ended(holder: Mapping[str, Any]) -> bool:
+    """Whether a process has certainly ended. False if it may run: on another host, or in another container."""
+    pid = holder.get("pid")
+    if os.name != "posix" or holder.get("processes") != _process_table() or type(pid) is not int or pid < 1:
+        return False
+    try:
+        started = start_ticks(pid)
+    except (ProcessLookupError, OverflowError):
+        return True
+    return started is not None and holder.get("started") not in (None, started)
+
+
+def describe(holder: Mapping[str, Any]) -> str:
+    """The process for a message."""
+    return f"process {holder.get('pid')} on {holder.get('host')}"
+
+
+@cache
+def _process_table() -> str:
+    """This host since it was started, and this container."""
+    parts = [socket.gethostname()]
+    with contextlib.suppress(OSError):  # not Linux
+        parts += [Path("/proc/sys/kernel/random/boot_id").read_text().strip(), os.readlink("/proc/self/ns/pid")]
+    return " ".join(parts)
