@@ -21,7 +21,7 @@ from tests.attacks.mutations import mutate_bytes, mutate_document
 from tests.attacks.tally import Tally
 from tests.attacks.truth import same, stored_sample
 from tests.helpers.small_source import KIND, write_source
-from tests.sources.test_pickles import HOSTILE, archived, legacy
+from tests.sources.test_tensors import HOSTILE, archived, legacy
 from zarr_core.format.shuffle import shuffle_permutation
 from zarr_core.points.convert.sample import convert_sample
 from zarr_core.points.convert.writer import GroupWriter

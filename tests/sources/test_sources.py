@@ -17,7 +17,6 @@ from tests.helpers.small_source import KIND, write_source
 from zarr_core.errors import SampleError, SourceError, TransferError
 from zarr_core.format.names import check_sample_id, field_name
 from zarr_core.sources import SampleTree, SourceDescription, resolve_kind
-from zarr_core.sources.reading import RemoteFile
 from zarr_core.sources.recorded import RecordedSource
 from zarr_core.sources.resolve import shipped_kinds
 from zarr_core.sources.sample import FileInfo
@@ -25,6 +24,7 @@ from zarr_core.sources.selection import open_source, select_samples
 from zarr_core.sources.tensors import load_pt
 from zarr_core.storage import Storage
 from zarr_core.storage.backends import local
+from zarr_core.storage.reading import RemoteFile
 
 OWN = """
 name: own
@@ -227,8 +227,8 @@ def test_a_few_samples_are_found_without_a_listing_of_the_others(
 def test_a_large_remote_file_is_fetched_in_pieces(monkeypatch: pytest.MonkeyPatch, memory_root: str) -> None:
     """Of the values; what torch has before and after them is fetched once."""
     monkeypatch.setattr("zarr_core.sources.tensors.WHOLE_BYTES", 1000)
-    monkeypatch.setattr("zarr_core.sources.reading._PIECE_BYTES", 1000)
-    monkeypatch.setattr("zarr_core.sources.reading._EDGE_BYTES", 1000)
+    monkeypatch.setattr("zarr_core.storage.reading._PIECE_BYTES", 1000)
+    monkeypatch.setattr("zarr_core.storage.reading._EDGE_BYTES", 1000)
     values = torch.arange(3000, dtype=torch.float32).reshape(1000, 3)
     filesystem, path = fsspec.url_to_fs(f"{memory_root}/run_1")
     for file in resolve_kind("ahmedml").required_fields.values():
@@ -263,7 +263,7 @@ def test_a_large_file_that_cannot_be_fetched_is_no_damaged_file(
     def refused(*_: object) -> None:
         raise TransferError("the connection is lost")
 
-    monkeypatch.setattr("zarr_core.sources.reading.read_pieces", refused)  # what lies between the first and last bytes
+    monkeypatch.setattr("zarr_core.storage.reading.read_pieces", refused)  # what lies between the first and last bytes
     with pytest.raises(TransferError, match="the connection is lost"):
         tree.load(sample, "surface_pressure")
 
@@ -271,7 +271,7 @@ def test_a_large_file_that_cannot_be_fetched_is_no_damaged_file(
 def test_a_remote_file_reads_like_a_file(memory_root: str) -> None:
     storage = Storage(memory_root)
     storage.write("x", [b"0123456789"])
-    file = RemoteFile(storage, "x", FileInfo("x", 10, ""))
+    file = RemoteFile(storage, "x", 10)
     assert (file.seek(-3, 2), file.read(), file.read(), file.tell()) == (7, b"789", b"", 10)
     assert (file.seek(2), file.read(3), file.seek(1, 1), file.read(1)) == (2, b"234", 6, b"6")
 
@@ -279,7 +279,7 @@ def test_a_remote_file_reads_like_a_file(memory_root: str) -> None:
 def test_an_empty_remote_file_needs_no_request(monkeypatch: pytest.MonkeyPatch, memory_root: str) -> None:
     """Some services refuse a range without bytes."""
     monkeypatch.setattr(Storage, "begin_read", None)
-    assert RemoteFile(Storage(memory_root), "x", FileInfo("x", 0, "")).read() == b""
+    assert RemoteFile(Storage(memory_root), "x", 0).read() == b""
 
 
 def test_the_fingerprint_follows_the_files(tmp_path: Path) -> None:

@@ -20,8 +20,7 @@ from zarr_core.sources.description import SourceDescription
 from zarr_core.sources.formats import SUFFIXES, open_file, peek
 from zarr_core.sources.formats.contents import Contents
 from zarr_core.sources.formats.files import SourceFile, path_of
-from zarr_core.sources.guess import describe
-from zarr_core.sources.layout import FUNCTION_OBJECT, folders_above, layout, scalar_patterns, without_pieces
+from zarr_core.sources.guess import FUNCTION_OBJECT, describe, folders_above, layout, scalar_patterns, without_pieces
 from zarr_core.sources.left_out import collected_notes, some
 from zarr_core.sources.patterns import Listing, by_folder, by_sample, joined
 from zarr_core.sources.resolve import resolve_kind, shipped_kinds

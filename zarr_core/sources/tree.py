@@ -19,12 +19,12 @@ from zarr_core.sources.formats.contents import Mesh
 from zarr_core.sources.formats.files import SourceFile, path_of
 from zarr_core.sources.left_out import LeftOut, note
 from zarr_core.sources.patterns import Listing, by_folder, by_sample, depth, matches
-from zarr_core.sources.reading import read_listed
 from zarr_core.sources.resolve import resolve_kind
 from zarr_core.sources.sample import FileInfo, FoundSamples, SampleSource, SourceSample
 from zarr_core.sources.tables import Tables, contains_nan, parse_scalars, scalars
 from zarr_core.storage import ObjectInfo, Storage, absolute, is_local
 from zarr_core.storage.backends import local
+from zarr_core.storage.reading import read_listed
 
 if TYPE_CHECKING:
     import torch
@@ -307,7 +307,7 @@ class SampleTree(SampleSource):
             folder, _, own = self._storage.path(name).rpartition("/")
             if os.path.realpath(f"{folder}/{own}") != f"{os.path.realpath(folder)}/{own}":
                 raise ValueError("it is a link; replace it with a copy of the file")
-        return self._storage.read(name) if info is None else read_listed(self._storage, name, info)
+        return self._storage.read(name) if info is None else read_listed(self._storage, name, info.version)
 
 
 def open_root(root: str | os.PathLike[str]) -> Storage:

@@ -77,7 +77,6 @@ class Objects(Protocol):
 
         Each uint8 array is valid until the next one is taken.
         """
-        ...
 
     def discard(self, requests: Sequence[Request]) -> None:
         """Drop cached copies of ranges whose bytes were damaged. Without a cache, there is nothing to do."""

@@ -58,12 +58,10 @@ class Part(Protocol):
     @property
     def start(self) -> int:
         """Its first byte in the object."""
-        ...
 
     @property
     def stop(self) -> int:
         """The first byte after it."""
-        ...
 
 
 P = TypeVar("P", bound=Part)

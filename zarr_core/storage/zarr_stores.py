@@ -22,6 +22,7 @@ from zarr_core.storage.backends.obstore import ObstoreBackend
 from zarr_core.storage.clients import open_backend
 from zarr_core.storage.filesystems import filesystem_options
 from zarr_core.storage.places import absolute, is_local
+from zarr_core.storage.reading import RemoteFile
 from zarr_core.storage.storage import Storage
 
 # Attempts per request by the client itself, because zarr-python does not retry. s3fs squares them when it reads a body.
@@ -54,7 +55,10 @@ def make_store(root: str | os.PathLike[str], *, read_only: bool = True, client: 
     if is_local(url):
         return ZipStore(url, mode="r") if is_packed else LocalStore(Storage(url).location, read_only=read_only)
     if is_packed:
-        file = io.BufferedReader(_ObjectFile(url, client), _READ_AHEAD)
+        folder, _, name = url.rpartition("/")
+        storage = Storage(folder, client=client)
+        archive: Any = RemoteFile(storage, name, storage.size(name))
+        file = io.BufferedReader(archive, _READ_AHEAD)
         return FsspecStore(AsyncFileSystemWrapper(ZipFileSystem(file), asynchronous=True), read_only=True, path="")
     backend = open_backend(url, for_data=True, client=client)
     if isinstance(backend, ObstoreBackend):
@@ -71,32 +75,3 @@ def group_place(root: str, relpath: str) -> tuple[str, str]:
     if is_archive(relpath):
         return f"{root.rstrip('/')}/{relpath}", ""
     return root, relpath
-
-
-class _ObjectFile(io.RawIOBase):
-    """A remote object as a file, for what reads archives; raises FileNotFoundError."""
-
-    def __init__(self, url: str, client: Any) -> None:
-        root, _, self._name = url.rpartition("/")
-        self._storage = Storage(root, client=client)
-        self._size = self._storage.size(self._name)
-        self._position = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self._position = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
-        return self._position
-
-    def readinto(self, buffer: Any) -> int:
-        stop = min(self._position + len(buffer), self._size)
-        if stop <= self._position:  # some services refuse empty ranges
-            return 0
-        data = self._storage.read(self._name, self._position, stop)
-        buffer[: len(data)] = data
-        self._position += len(data)
-        return len(data)

@@ -54,7 +54,6 @@ class Searchable(Protocol):
 
     def find(self, names: pa.Array) -> np.ndarray:
         """(n,) positions of names, -1 where a name is null or is not among the ids."""
-        ...
 
 
 class PositionJoin:

@@ -13,7 +13,7 @@ from zarr_core.convert import convert
 from zarr_core.sources import SourceDescription
 from zarr_core.sources.arrays import ArrayChoice
 from zarr_core.sources.formats.vtk import VtkMesh, read_mesh
-from zarr_core.sources.formats.vtk_cells import SIZES
+from zarr_core.sources.formats.vtk_geometry import SIZES
 from zarr_core.sources.left_out import collected_notes
 
 pytest.importorskip("vtkmodules", reason="the extra vtk is not installed")

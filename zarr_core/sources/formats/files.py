@@ -13,9 +13,9 @@ from typing import IO, Any
 
 from zarr_core.format.names import check_relative_path
 from zarr_core.sources.arrays import suffix_of
-from zarr_core.sources.reading import RemoteFile, read_pieces
 from zarr_core.sources.sample import FileInfo
 from zarr_core.storage import Storage, is_local
+from zarr_core.storage.reading import RemoteFile, read_pieces
 
 # Bytes of a file that are in memory while it is copied or hashed.
 _PIECE_BYTES = 32 * 2**20
@@ -57,7 +57,7 @@ class SourceFile:
             with self.local_path() as path, open(path, "rb") as opened:
                 yield opened
         else:
-            raw: Any = RemoteFile(self.storage, self.path, self.info)
+            raw: Any = RemoteFile(self.storage, self.path, self.info.size, self.info.version)
             yield io.BufferedReader(raw, 2**20)
 
     @contextmanager
@@ -94,7 +94,7 @@ class SourceFile:
         for part in self.info.stored:
             name = path_of(self.folder, part.name)
             if not is_local(self.storage.root):
-                yield from read_pieces(self.storage, name, part)
+                yield from read_pieces(self.storage, name, part.version, 0, part.size)
                 continue
             for start in range(0, part.size, _PIECE_BYTES):
                 yield self.storage.read(name, start, min(start + _PIECE_BYTES, part.size))

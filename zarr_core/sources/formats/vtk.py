@@ -22,8 +22,7 @@ import numpy as np
 from zarr_core.sources.arrays import ArrayChoice
 from zarr_core.sources.formats.contents import Contents, FoundArray, Mesh, MissingArrayError
 from zarr_core.sources.formats.files import SourceFile
-from zarr_core.sources.formats.vtk_cells import check_cells, numpy_of
-from zarr_core.sources.formats.vtk_geometry import computed, note_flat_cells, unstructured
+from zarr_core.sources.formats.vtk_geometry import check_cells, computed, note_flat_cells, numpy_of, unstructured
 from zarr_core.sources.left_out import note
 from zarr_core.sources.limits import check_claim
 

@@ -1,4 +1,4 @@
-"""Fields that are computed from a mesh: centres, unit normals and areas of its cells."""
+"""Arrays of a mesh, checks of its cells, and fields that are computed from it: centres, unit normals and areas."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from zarr_core.sources.arrays import ArrayChoice
-from zarr_core.sources.formats.vtk_cells import SIZES, numpy_of
 from zarr_core.sources.left_out import note
 
 # Cells whose centres are computed together, so that the intermediate arrays stay small.
@@ -19,6 +18,13 @@ _POLYHEDRON = 42
 # Components of a unit normal below the precision of float32 are rounding errors of the positions. They are set to 0, so
 # that a plane parallel to an axis does not count as a loss of values that float16 cannot store.
 _NOISE = 1e-7
+# Cells whose sizes are checked together.
+_CHECKED_CELLS = 1 << 20
+#: Number of points by type of cell, 0 where it is not fixed: linear cells, then quadratic ones.
+SIZES = np.zeros(256, np.int64)
+SIZES[[1, 3, 5, 8, 9, 10, 11, 12, 13, 14, 15, 16]] = 1, 2, 3, 4, 4, 4, 8, 8, 6, 5, 10, 12
+SIZES[[21, 22, 23, 24, 25, 26, 27, 28, 29]] = 3, 6, 8, 10, 20, 15, 13, 9, 27
+SIZES[[30, 31, 32, 33, 34, 37]] = 6, 12, 18, 24, 7, 19
 
 
 def computed(block: Any, choice: ArrayChoice) -> np.ndarray:
@@ -253,3 +259,56 @@ def unstructured(block: Any) -> Any:
     from vtkmodules.vtkFiltersCore import vtkAppendFilter
 
     return output_of(vtkAppendFilter(), _bare(block))
+
+
+def numpy_of(array: Any) -> np.ndarray:
+    """A view of the values of a VTK array, which stay alive with it."""
+    from vtkmodules.util.numpy_support import vtk_to_numpy
+
+    values: np.ndarray = vtk_to_numpy(array)
+    return values
+
+
+def check_cells(block: Any) -> None:
+    """Raise ValueError for cells that have points outside the mesh, or another number of points than their type.
+
+    Filters of VTK trust them, and would read memory outside the mesh.
+    """
+    n_points = int(block.GetNumberOfPoints())
+    if block.IsA("vtkPolyData"):
+        for cells in (block.GetVerts(), block.GetLines(), block.GetPolys(), block.GetStrips()):
+            _check_ids(cells, n_points)
+    elif block.IsA("vtkUnstructuredGrid"):
+        _check_ids(block.GetCells(), n_points)
+        _check_sizes(block)
+        if (faces := block.GetPolyhedronFaces()) is not None:
+            _check_ids(faces, n_points)
+            _check_ids(block.GetPolyhedronFaceLocations(), int(faces.GetNumberOfCells()))
+
+
+def _check_ids(cells: Any, count: int) -> None:
+    if cells is None:
+        return
+    if not cells.IsValid():
+        raise ValueError("truncated or damaged: the offsets of its cells are not those of their points")
+    ids = cells.GetConnectivityArray()
+    if ids.GetNumberOfTuples():
+        low, high = ids.GetRange()
+        if low < 0 or high >= count:
+            raise ValueError(f"truncated or damaged: its cells have points {low:.0f} to {high:.0f} of {count:,}")
+
+
+def _check_sizes(block: Any) -> None:
+    if not block.GetNumberOfCells():
+        return
+    offsets, types = numpy_of(block.GetCells().GetOffsetsArray()), numpy_of(block.GetCellTypes()).ravel()
+    for start in range(0, len(types), _CHECKED_CELLS):
+        own = types[start : start + _CHECKED_CELLS]
+        sizes, expected = np.diff(offsets[start : start + len(own) + 1]), SIZES[own]
+        wrong = np.flatnonzero((expected > 0) & (sizes != expected))
+        if len(wrong):
+            cell = int(wrong[0])
+            raise ValueError(
+                f"truncated or damaged: cell {start + cell:,} of type {own[cell]} has {sizes[cell]} points, "
+                f"expected {expected[cell]}"
+            )

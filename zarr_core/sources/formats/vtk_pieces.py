@@ -19,8 +19,7 @@ from zarr_core.sources.formats import vtk_xml
 from zarr_core.sources.formats.contents import Contents
 from zarr_core.sources.formats.files import SourceFile
 from zarr_core.sources.formats.vtk import VtkMesh, check_patches, read_blocks
-from zarr_core.sources.formats.vtk_cells import numpy_of
-from zarr_core.sources.formats.vtk_geometry import output_of
+from zarr_core.sources.formats.vtk_geometry import numpy_of, output_of
 
 _ROOT_TYPES = ("PUnstructuredGrid", "PPolyData", "vtkMultiBlockDataSet")
 # Attribute with the path of a piece, by element.

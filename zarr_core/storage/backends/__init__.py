@@ -57,7 +57,6 @@ class RemoteBackend(Protocol):
     @property
     def identity(self) -> str:
         """Unique name of the root, endpoint included."""
-        ...
 
     async def get(self, path: str, start: int | None = None, stop: int | None = None) -> tuple[Any, str]:
         """Bytes ``[start, stop)`` (the last ones if start is negative) and their version.
@@ -67,15 +66,12 @@ class RemoteBackend(Protocol):
         Raises:
             TruncatedError: fewer bytes came than the service announced.
         """
-        ...
 
     async def head(self, path: str) -> ObjectInfo:
         """Size, version and time of an object."""
-        ...
 
     async def put(self, path: str, data: bytes | bytearray | mmap) -> None:
         """Write a whole object."""
-        ...
 
     async def put_if(self, path: str, data: bytes, version: str | None) -> None:
         """Write an object if it has this version (None: if it does not exist).
@@ -84,11 +80,9 @@ class RemoteBackend(Protocol):
             ConditionFailed: it has another version.
             StoreError: this kind of location cannot do that safely.
         """
-        ...
 
     async def delete(self, path: str) -> None:
         """Remove an object."""
-        ...
 
     async def list_page(
         self, prefix: str, token: str | None, recursive: bool = True
@@ -97,7 +91,6 @@ class RemoteBackend(Protocol):
 
         ``recursive=False`` leaves out the objects in folders below the path.
         """
-        ...
 
     async def unfinished_uploads(self, prefix: str) -> list[UnfinishedUpload]:
         """Uploads in parts below a path (ending in "/"); none where the client cannot list them."""

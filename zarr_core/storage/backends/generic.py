@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
+from functools import cache
 from mmap import mmap
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from zarr_core.errors import StoreError
 from zarr_core.storage.backends import ConditionFailed, ObjectInfo, RemoteBackend
 from zarr_core.storage.backends.local import digest
-from zarr_core.storage.backends.threads import in_thread
 from zarr_core.storage.filesystems import open_filesystem
 
 _LOCK = threading.Lock()
+T = TypeVar("T")
+_THREADS = 64
 
 
 class FsspecBackend(RemoteBackend):
@@ -96,3 +101,13 @@ def _info(described: dict[str, Any]) -> ObjectInfo:
 def _first(described: dict[str, Any], *keys: str) -> Any:
     """The value of the first of the keys that has one; "" if none does."""
     return next(filter(None, map(described.get, keys)), "")
+
+
+async def in_thread(work: Callable[[], T]) -> T:
+    """Call a function in a thread of the pool."""
+    return await asyncio.get_running_loop().run_in_executor(_pool(os.getpid()), work)
+
+
+@cache
+def _pool(process: int) -> ThreadPoolExecutor:  # threads do not survive a fork
+    return ThreadPoolExecutor(_THREADS, thread_name_prefix="zarr_core.storage.backends")

@@ -7,9 +7,8 @@ from mmap import mmap
 from typing import Any
 
 from zarr_core.storage.backends import ConditionFailed, ObjectInfo
-from zarr_core.storage.backends.generic import FsspecBackend
+from zarr_core.storage.backends.generic import FsspecBackend, in_thread
 from zarr_core.storage.backends.s3 import byte_range, check_length
-from zarr_core.storage.backends.threads import in_thread
 
 
 class OciBackend(FsspecBackend):

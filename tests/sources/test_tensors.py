@@ -15,9 +15,8 @@ import torch
 
 from tests.helpers.small_source import KIND, write_source
 from zarr_core.points.convert.conversion import convert
-from zarr_core.sources.pickles import RefusedError, check_pt
 from zarr_core.sources.sample import FileInfo
-from zarr_core.sources.tensors import load_pt
+from zarr_core.sources.tensors import RefusedError, check_pt, load_pt
 from zarr_core.storage import Storage
 
 VALUES = torch.arange(12.0).reshape(4, 3)

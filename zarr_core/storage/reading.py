@@ -1,4 +1,4 @@
-"""Reads files of a source; on a network, only in the version that was listed."""
+"""Reads remote files, in the version that was listed: whole, in pieces, or as files in which one can seek."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from itertools import islice
 from typing import Any
 
 from zarr_core.errors import SourceError
-from zarr_core.sources.sample import FileInfo
-from zarr_core.storage import Storage, is_local
+from zarr_core.storage.storage import Storage
 
 # Objects up to this size are fetched in one request, larger ones in pieces, of which _IN_FLIGHT are fetched at a time.
 # In memory are the result, and pieces of this size in all.
@@ -22,49 +21,52 @@ _PIECE_BYTES = WHOLE_BYTES // _IN_FLIGHT
 _EDGE_BYTES = 64 * 2**10
 
 
-def read_listed(storage: Storage, name: str, info: FileInfo) -> bytes:
-    """The bytes of a file.
+def read_listed(storage: Storage, name: str, version: str) -> bytes:
+    """The bytes of a file, remote or not.
 
     Raises:
         FileNotFoundError: there is no such file.
         SourceError: it is not the version that was listed. Only services that tell the version in each response.
     """
-    if is_local(storage.root):
+    if storage.is_local:
         return storage.read(name)
-    return bytes(_checked(storage, name, info, storage.begin_read(name)))
+    return bytes(_checked(storage, name, version, storage.begin_read(name)))
 
 
-def read_pieces(storage: Storage, name: str, info: FileInfo, start: int = 0, stop: int | None = None) -> Iterator[Any]:
+def read_pieces(storage: Storage, name: str, version: str, start: int, stop: int) -> Iterator[Any]:
     """Bytes ``[start, stop)`` of a remote file in pieces, two of which are fetched at a time.
 
     Raises:
         FileNotFoundError, SourceError: as :func:`read_listed`.
     """
-    stop = info.size if stop is None else stop
     begun = (storage.begin_read(name, at, min(at + _PIECE_BYTES, stop)) for at in range(start, stop, _PIECE_BYTES))
     coming = deque(islice(begun, _IN_FLIGHT))
     try:
         while coming:
-            yield _checked(storage, name, info, coming.popleft())
+            yield _checked(storage, name, version, coming.popleft())
             coming.extend(islice(begun, 1))
     finally:
         for future in coming:
             future.cancel()
 
 
-def _checked(storage: Storage, name: str, info: FileInfo, reading: Future[tuple[Any, str]]) -> Any:
+def _checked(storage: Storage, name: str, listed: str, reading: Future[tuple[Any, str]]) -> Any:
     try:
         data, version = reading.result()
     except BaseException:
         reading.cancel()  # where this thread was interrupted
         raise
-    if storage.reads_versions and version and info.version and version != info.version:
+    if storage.reads_versions and version and listed and version != listed:
         raise SourceError(f"{storage.url}/{name}: it changed after the source was listed; run again")
     return data
 
 
 class RemoteFile(io.RawIOBase):
     """A seekable view of an object; reads fetch large pieces, except near its beginning and its end.
+
+    Args:
+        storage, name: a remote object.
+        size, version: as they were listed; of any version if that is "".
 
     Attributes:
         error: of the first read that failed; None if none did. torch replaces it by one of its own, and reads on with
@@ -73,8 +75,8 @@ class RemoteFile(io.RawIOBase):
 
     error: Exception | None = None
 
-    def __init__(self, storage: Storage, name: str, info: FileInfo) -> None:
-        self._storage, self._name, self._info, self._size, self._position = storage, name, info, info.size, 0
+    def __init__(self, storage: Storage, name: str, size: int, version: str = "") -> None:
+        self._storage, self._name, self._size, self._version, self._position = storage, name, size, version, 0
         self._edges: dict[int, Any] = {}
 
     def readable(self) -> bool:
@@ -105,7 +107,7 @@ class RemoteFile(io.RawIOBase):
                 break
         else:
             done = 0
-            for piece in read_pieces(self._storage, self._name, self._info, start, stop):
+            for piece in read_pieces(self._storage, self._name, self._version, start, stop):
                 target[done : done + len(piece)] = piece
                 done += len(piece)
         self._position = stop
@@ -118,5 +120,5 @@ class RemoteFile(io.RawIOBase):
             for at in (0, max(self._size - _EDGE_BYTES, 0)):
                 begun[at] = self._storage.begin_read(self._name, at, min(at + _EDGE_BYTES, self._size))
             for at, reading in begun.items():
-                self._edges[at] = _checked(self._storage, self._name, self._info, reading)
+                self._edges[at] = _checked(self._storage, self._name, self._version, reading)
         return self._edges[start]
