@@ -23,8 +23,7 @@ from tests.helpers.faults import Kill, is_killed
 from zarr_core import ZarrChunkReader, export_webdataset, write_sample
 from zarr_core.__main__ import main
 from zarr_core.errors import StoreError, UnknownFieldError, ZarrCoreError
-from zarr_core.exports.shard_index import ShardIndex, read_index
-from zarr_core.exports.tar import item_key
+from zarr_core.exports.shard_index import ShardIndex, item_key, read_index
 from zarr_core.exports.webdataset import deal
 from zarr_core.format.names import check_sample_id
 from zarr_core.storage import Storage

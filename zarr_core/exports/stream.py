@@ -13,8 +13,7 @@ from torch import Tensor
 
 from zarr_core.datasets.batch import Batch, BatchDataset, BatchItem
 from zarr_core.errors import CorruptChunkError, StoreError
-from zarr_core.exports.shard_index import Item, read_index
-from zarr_core.exports.tar import arrays_of
+from zarr_core.exports.shard_index import Item, arrays_of, read_index
 from zarr_core.loader.iterable import ZarrIterableDataset
 from zarr_core.storage import Storage
 from zarr_core.storage import byte_ranges as objects

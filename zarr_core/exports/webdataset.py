@@ -28,8 +28,7 @@ from zarr_core._util.processes import map_in_processes
 from zarr_core._util.redaction import redact
 from zarr_core._util.units import parse_size
 from zarr_core.errors import StoreError, ZarrCoreError
-from zarr_core.exports.shard_index import INDEX, Item, Shard, ShardIndex, read_index
-from zarr_core.exports.tar import end, item_key, member, npy
+from zarr_core.exports.shard_index import INDEX, Item, Shard, ShardIndex, end, item_key, member, npy, read_index
 from zarr_core.loader.permutation import Permutation
 from zarr_core.points.read.reader import ZarrChunkReader
 from zarr_core.storage import Storage
