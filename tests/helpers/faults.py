@@ -140,7 +140,7 @@ def _install(kill: Kill) -> None:
                 die()
             return await serve(self, request, *arguments)
 
-        FaultProxy._serve = dying_serve
+        setattr(FaultProxy, "_serve", dying_serve)  # noqa: B010 - a method cannot be assigned
         os.environ["AWS_ENDPOINT_URL"] = FaultProxy(os.environ["AWS_ENDPOINT_URL"]).__enter__().url
         return
 

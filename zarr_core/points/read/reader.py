@@ -341,9 +341,9 @@ class ZarrChunkReader:
                     mapped.append(None)
                     reads += self.reads(sample).values()
                 else:
-                    copied = [rows[0] for rows in self.allocate(sample, 1)]
-                    _join([pieces], copied)
-                    mapped.append(copied)
+                    new = [rows[0] for rows in self.allocate(sample, 1)]
+                    _join([pieces], new)
+                    mapped.append(new)
             read = iter(self._engine.read(reads))
         items = []
         for sample, copied in zip(samples, mapped, strict=True):
