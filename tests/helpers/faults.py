@@ -17,6 +17,7 @@ from typing import Any
 from unittest.mock import patch
 
 from tests.helpers.fork_server import start
+from tests.helpers.servers.fault_proxy import FaultProxy
 from zarr_core.storage.backends.oci import OciBackend
 from zarr_core.storage.backends.s3 import S3Backend
 
@@ -53,8 +54,9 @@ class Kill:
     Attributes:
         operation: of the local disk "create" (a new file, whose first bytes are written), "rename", "link" or
             "unlink"; of S3 and OCI "put" or "put_if"; of S3 "create_multipart_upload", "upload_part" or
-            "complete_multipart_upload".
-        path: regular expression found in the paths that count; of a rename or a link, the new path.
+            "complete_multipart_upload". "request": any HTTP request to the S3 server, of any client.
+        path: regular expression found in the paths that count; of a rename or a link, the new path; of a request, its
+            method and target.
         number: it dies just before the n-th such call.
     """
 
@@ -129,6 +131,17 @@ def _install(kill: Kill) -> None:
             return await make(self, method, *arguments, **options)
 
         S3FileSystem._call_s3 = dying_part
+        return
+    if kill.operation == "request":
+        serve = FaultProxy._serve
+
+        async def dying_serve(self: Any, request: Any, *arguments: Any) -> bool:
+            if is_due(f"{request.method} {request.target}"):
+                die()
+            return await serve(self, request, *arguments)
+
+        setattr(FaultProxy, "_serve", dying_serve)  # noqa: B010 - a method cannot be assigned
+        os.environ["AWS_ENDPOINT_URL"] = FaultProxy(os.environ["AWS_ENDPOINT_URL"]).__enter__().url
         return
 
     name, position = _LOCAL[kill.operation]

@@ -30,6 +30,8 @@ _SHARE_OF_OPEN_FILES = 0.25
 _MAX_MAPS = 8192
 #: Seconds after which the size of a file is looked at again, which takes as long as a small copy.
 LOOK_AGAIN = 1.0
+#: Larger batches are copied sample by sample, so that the sizes of the files are looked at meanwhile.
+AT_ONCE_BYTES = 16 << 20
 
 
 class MappedChunks(NamedTuple):

@@ -18,6 +18,8 @@ from tests.helpers.matrices import FEATURES, SMALL, append, flip
 from zarr_core.errors import CorruptChunkError, StoreError
 from zarr_core.matrix import WideMatrix
 from zarr_core.matrix.read import fetch
+from zarr_core.matrix.read import mapped as mapped_copies
+from zarr_core.matrix.read import reader as matrix_reader
 from zarr_core.storage import maps
 from zarr_core.storage.byte_ranges import LocalObjects
 
@@ -102,6 +104,25 @@ def test_missing_cells_of_chunks_that_are_not_stored_cost_no_read_either(
     monkeypatch.setattr(LocalObjects, "fetch", None)
     columns = [FEATURES.index(name) for name in features or FEATURES]
     np.testing.assert_array_equal(matrix.read(SAMPLES, features), np.stack(list(rows.values()))[:, columns])
+
+
+@pytest.mark.parametrize("limit", [mapped_copies.AT_ONCE_BYTES, 0])
+def test_whole_samples_are_one_copy_unless_they_are_large(
+    written: tuple[Path, np.ndarray], limit: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, cells = written
+    matrix = WideMatrix.open(root)
+    matrix.read(SAMPLES)
+    monkeypatch.setattr(mapped_copies, "AT_ONCE_BYTES", limit)
+    monkeypatch.setattr(LocalObjects, "read_into", None)
+    if limit:
+        monkeypatch.setattr(matrix_reader, "read_cells", None)
+    wide = np.zeros((6, cells.shape[1] + 1), np.float32)
+    numbers = [5, 4, 3, 2, 1, 2]  # the first sample lacks a chunk
+    np.testing.assert_array_equal(matrix.read([SAMPLES[number] for number in numbers]), cells[numbers])
+    if not limit:
+        np.testing.assert_array_equal(matrix.read(SAMPLES, out=wide[:, 1:]), cells)
+        assert not wide[:, 0].any()
 
 
 def test_a_chunk_that_was_not_verified_is_read_and_checked(written: tuple[Path, np.ndarray]) -> None:

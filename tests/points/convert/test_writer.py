@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import time
 import zipfile
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -24,7 +26,7 @@ from zarr_core.points.store.head import HEAD, load_manifest
 from zarr_core.points.store.settings import ConversionSettings
 from zarr_core.points.verify.store import verify_store
 from zarr_core.sources.description import FieldFile
-from zarr_core.storage import Storage
+from zarr_core.storage import Storage, clients
 from zarr_core.storage.backends import UnfinishedUpload
 from zarr_core.storage.backends.s3 import ConditionalPut, S3Backend
 from zarr_core.storage.uploads import unfinished_uploads
@@ -169,28 +171,39 @@ def write_in_parts(root: str) -> None:
     write_sample(root, "a", {"volume_position": values}, layout="packed", codec="none")
 
 
+def write_in_parts_by_obstore(root: str) -> None:
+    """The same as if s3fs were not installed; obstore makes the requests of an upload by itself."""
+    with patch.object(clients, "find_spec", return_value=None):
+        write_in_parts(root)
+
+
 @pytest.mark.parametrize(
-    "kill",
+    ("write", "kill"),
     [
-        Kill("create_multipart_upload"),
-        *(Kill("upload_part", "", number) for number in (1, 2, 3)),
-        Kill("complete_multipart_upload"),
-        Kill("put_if", "manifest"),
+        (write_in_parts, Kill("create_multipart_upload")),
+        *((write_in_parts, Kill("upload_part", "", number)) for number in (1, 2, 3)),
+        (write_in_parts, Kill("complete_multipart_upload")),
+        (write_in_parts, Kill("put_if", "manifest")),
+        (write_in_parts_by_obstore, Kill("request", r"POST .*\?uploads")),
+        *((write_in_parts_by_obstore, Kill("request", r"PUT .*\?partNumber=", number)) for number in (1, 2, 3)),
+        (write_in_parts_by_obstore, Kill("request", r"POST .*\?uploadId=")),
+        (write_in_parts_by_obstore, Kill("request", r"PUT .*/manifest\.json")),
     ],
     ids=str,
 )
 def test_an_upload_in_parts_that_is_killed_is_finished_and_its_parts_are_collected(
-    s3_root: str, tmp_path: Path, kill: Kill, monkeypatch: pytest.MonkeyPatch
+    s3_root: str, tmp_path: Path, write: Callable[[str], None], kill: Kill, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("s3fs", reason="needs the s3 extra")
+    pytest.importorskip("obstore", reason="needs the obstore extra")
     for name in ("single_put_bytes", "part_bytes"):
         monkeypatch.setattr(ConditionalPut, name, getattr(ConditionalPut, name))  # put back in the end
-    assert is_killed(kill, write_in_parts, s3_root)
+    assert is_killed(kill, write, s3_root)
     storage = Storage(s3_root)
     left = unfinished_uploads(storage)
-    has_begun = kill.operation in ("upload_part", "complete_multipart_upload")
+    has_begun = any(word in str(kill) for word in ("upload_part", "partNumber", "complete", "uploadId"))
     assert [upload.path.rpartition("/")[2][16:] for upload in left] == [".zip"] * has_begun
-    write_in_parts(s3_root)
+    write(s3_root)
     write_in_parts(str(tmp_path / "store"))
     assert objects(s3_root) == objects(tmp_path / "store")
     age, listed = 600.0, S3Backend.unfinished_uploads

@@ -14,6 +14,33 @@ import numpy as np
 from zarr_core.matrix.read.fetch import ChunkFetcher, KnownShard
 from zarr_core.matrix.read.parts import Part, parts
 from zarr_core.matrix.store.copies import Copy
+from zarr_core.storage.maps import AT_ONCE_BYTES
+
+
+def copy_rows(fetcher: ChunkFetcher, copy: Copy, value: str, sample_ids: Sequence[str], out: np.ndarray) -> bool:
+    """Copy whole samples of the row-major copy to (samples, features) of the stored dtype, all of them at once.
+
+    False, without a copy, if one must be read or has missing chunks, or if there is too much for one copy.
+    """
+    if out.nbytes > AT_ONCE_BYTES or not out.flags.c_contiguous:
+        return False
+    layout = copy.layouts[value]
+    height, across, width = layout.shard[0], layout.chunks[1], layout.chunk[1]
+    rest = out.shape[1] - (across - 1) * width  # the last chunk may be wider than its features
+    rows: list[np.ndarray] = []
+    for sample_id in sample_ids:
+        number, row = divmod(copy.positions.get(sample_id, -1), height)
+        shard = fetcher.mapped(copy, value, number)
+        if shard is None or shard.mapped is None:
+            return False
+        _, _, chunks, verified = shard.mapped
+        for chunk in range(row * across, (row + 1) * across):
+            if not verified[chunk]:
+                return False
+            rows.append(chunks[shard.slots[chunk]])
+        rows[-1] = rows[-1][:rest]
+    np.concatenate(rows, out=out.reshape(-1))
+    return True
 
 
 def copy_mapped(
@@ -62,14 +89,12 @@ def _copy_sample(shard: KnownShard, first: int, features: Sequence[Part], cells:
     """Copy features of one sample, whose first chunk has a number; False if a chunk was not verified yet."""
     assert shard.mapped is not None
     _, _, chunks, verified = shard.mapped
-    for number, inside, to, whole in features:
+    for number, inside, to, _ in features:
         slot = shard.slots[first + number]
         if slot < 0:
             cells[to] = np.nan
         elif not verified[first + number]:
             return False
-        elif whole:
-            cells[to] = chunks[slot]
         elif isinstance(inside, slice) or not isinstance(to, slice):
             cells[to] = chunks[slot, inside]
         else:

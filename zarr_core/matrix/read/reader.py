@@ -16,6 +16,7 @@ from zarr_core.errors import CorruptChunkError, MatrixError, StoreError, Unknown
 from zarr_core.matrix.read import lazy
 from zarr_core.matrix.read.cells import read_cells
 from zarr_core.matrix.read.fetch import ChunkFetcher
+from zarr_core.matrix.read.mapped import copy_rows
 from zarr_core.matrix.read.selection import Duplicates, FeatureSelection, Unknown, select_names, select_regions
 from zarr_core.matrix.store import sample_table
 from zarr_core.matrix.store.axis import FeatureAxis, load_axis
@@ -186,8 +187,10 @@ class MatrixReader:
                 return cells
             out[...] = cells
             return out
-        samples = self._numbers(sample_ids)
-        columns = None if feature_ids is None else self.feature_ids.positions(feature_ids)
+        columns = None
+        if feature_ids is not None:
+            self._numbers(sample_ids)
+            columns = self.feature_ids.positions(feature_ids)
         shape = len(sample_ids), state.axis.length if columns is None else len(columns)
         if out is not None:
             _check_out(out, shape, dtype)
@@ -198,7 +201,7 @@ class MatrixReader:
                 size = f"{shape[0]:,} samples x {shape[1]:,} features"
                 raise StoreError(f"{self.url}: {size} do not fit in memory; read fewer at a time") from error
         if out.size:
-            self._read_into(out, samples, columns, value)
+            self._read_into(out, sample_ids, columns, value)
         return out
 
     def _numbers(self, sample_ids: Sequence[str]) -> np.ndarray:
@@ -218,11 +221,12 @@ class MatrixReader:
         self._last = state, asked, numbers
         return numbers
 
-    def _read_into(self, out: np.ndarray, samples: np.ndarray, columns: np.ndarray | None, value: str) -> None:
-        state = self._state
+    def _read_into(self, out: np.ndarray, sample_ids: Sequence[str], columns: np.ndarray | None, value: str) -> None:
+        state, fetcher = self._state, self._fetcher
         try:
-            read_cells(self._fetcher, state, value, samples, columns, out)
-            self._replaced.check(state, self._fetcher.objects)
+            if columns is not None or not copy_rows(fetcher, state.row_copy, value, sample_ids, out):
+                read_cells(fetcher, state, value, self._numbers(sample_ids), columns, out)
+            self._replaced.check(state, fetcher.objects)
         except CorruptChunkError as error:
             check_kept(self._storage, HEAD, state, error)
             raise

@@ -32,6 +32,7 @@ from zarr_core.points.store.mesh import read_meshes
 from zarr_core.sources.formats.contents import Mesh
 from zarr_core.storage import Storage
 from zarr_core.storage.disk_cache import DEFAULT_LIMIT, DiskCache
+from zarr_core.storage.maps import AT_ONCE_BYTES
 from zarr_core.versioning.generations import check_kept
 from zarr_core.versioning.replaced import ReplacementCheck
 
@@ -298,17 +299,26 @@ class ZarrChunkReader:
         """
         return read_together([Share(self, samples, range(len(samples)))])
 
-    def fill(self, samples: Sequence[SampleDraws], out: Sequence[Sequence[np.ndarray]]) -> bool:
-        """Read samples into arrays, those of each sample in the order of its columns; False if a dtype differs."""
+    def fill(self, samples: Sequence[SampleDraws], arrays: Sequence[np.ndarray], places: Sequence[int]) -> bool:
+        """Read samples into their places of the array of each column; False if a dtype differs."""
         reads: list[FieldRead] = []
         targets: list[np.ndarray] = []
+        mapped: list[Sequence[Sequence[np.ndarray]]] = []
+        at_once = arrays[0].nbytes * len(arrays) <= AT_ONCE_BYTES and [*places] == [*range(len(arrays[0]))]
         with self._same_store():
-            for sample, own in zip(samples, out, strict=True):
-                if self._engine.copy_mapped(sample, own) is None:
+            for place, sample in zip(places, samples, strict=True):
+                pieces = self._engine.mapped_pieces(sample)
+                if pieces is None:
                     reads += self.reads(sample).values()
-                    targets += own
+                    targets += [array[place] for array in arrays]
+                elif at_once and len(mapped) == place:
+                    mapped.append(pieces)
+                else:
+                    _join([pieces], [array[place] for array in arrays])
+            _join(mapped, [array[: len(mapped)] for array in arrays])
             try:
-                self._engine.read(reads, targets)
+                if reads:
+                    self._engine.read(reads, targets)
             except OutputMismatchError:  # the manifest of an earlier version has one dtype for samples of several
                 return False
         return True
@@ -326,10 +336,14 @@ class ZarrChunkReader:
         reads: list[FieldRead] = []
         with self._same_store():
             for sample in samples:
-                copied = self._engine.copy_mapped(sample)
-                mapped.append(copied)
-                if copied is None:
+                pieces = self._engine.mapped_pieces(sample)
+                if pieces is None:
+                    mapped.append(None)
                     reads += self.reads(sample).values()
+                else:
+                    new = [rows[0] for rows in self.allocate(sample, 1)]
+                    _join([pieces], new)
+                    mapped.append(new)
             read = iter(self._engine.read(reads))
         items = []
         for sample, copied in zip(samples, mapped, strict=True):
@@ -447,3 +461,13 @@ class ZarrChunkReader:
     def without_field(self, name: str) -> list[str]:
         """Ids of the samples that lack a field of the store."""
         return [sample_id for sample_id in self.manifest.samples if name not in self.manifest.fields_of(sample_id)]
+
+
+def _join(samples: Sequence[Sequence[Sequence[np.ndarray]]], out: Sequence[np.ndarray]) -> None:
+    """Copy the points of samples, in parts for each column, into the array of each column, one after another."""
+    for column, array in enumerate(out):
+        parts: list[np.ndarray] = []
+        for sample in samples:
+            parts += sample[column]
+        if parts:
+            np.concatenate(parts, out=array.reshape(-1, array.shape[-1]))

@@ -16,8 +16,8 @@ class Reader(Protocol):
     def allocate(self, sample: SampleDraws, items: int) -> list[np.ndarray]:
         """New arrays for the columns of a number of samples."""
 
-    def fill(self, samples: Sequence[SampleDraws], out: Sequence[Sequence[np.ndarray]]) -> bool:
-        """Read samples into arrays, those of each sample in the order of its columns; False if a dtype differs."""
+    def fill(self, samples: Sequence[SampleDraws], arrays: Sequence[np.ndarray], places: Sequence[int]) -> bool:
+        """Read samples into their places of the array of each column; False if a dtype differs."""
 
 
 class Share(NamedTuple):
@@ -41,19 +41,18 @@ def read_together(shares: Sequence[Share]) -> dict[str, np.ndarray] | None:
         (samples, points, dim) by name, of the stored dtypes; None if fields, dtypes or numbers of points differ.
     """
     reader, (first, *_), _ = shares[0]
-    columns, num_points, form = first.columns, first.num_points, _form(first)
+    columns, num_points = first.columns, first.num_points
     items = 0
     for share in shares:
         items += len(share.places)
         for sample in share.samples:
             if sample.num_points != num_points:
                 return None
-            if sample.columns is not columns and _form(sample) != form:
+            if sample.columns is not columns and _form(sample) != _form(first):
                 return None
     arrays = reader.allocate(first, items)
     for share in shares:
-        rows = [[array[place] for array in arrays] for place in share.places]
-        if not share.reader.fill(share.samples, rows):
+        if not share.reader.fill(share.samples, arrays, share.places):
             return None
     return dict(zip(columns.names, arrays, strict=True))
 

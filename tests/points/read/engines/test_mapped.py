@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,11 +18,13 @@ from tests.helpers.small_source import KIND
 from tests.points.read.engines.conftest import CHUNK
 from zarr_core.errors import CorruptChunkError, ZarrCoreError
 from zarr_core.points.convert.conversion import convert
+from zarr_core.points.read import reader as readers
 from zarr_core.points.read.engines import mapped as engine_maps
 from zarr_core.points.read.engines.direct import DirectEngine
 from zarr_core.points.read.reader import ZarrChunkReader
 from zarr_core.storage import maps
 from zarr_core.storage.byte_ranges import LocalObjects
+from zarr_core.storage.maps import AT_ONCE_BYTES
 
 RUNS = ["run_1", "run_2", "run_3"]
 
@@ -77,6 +80,25 @@ def test_read_and_copied_batches_are_those_of_zarr_python(
             assert_equal(found, wanted)
     # Stores of several shards per array, and compressed ones, are read.
     assert bool(mapped(reader)) == (codec == "none" and shard_points is None)
+
+
+@pytest.mark.parametrize(("limit", "samples"), [(AT_ONCE_BYTES, [3]), (0, [1, 1, 1, 0])])
+def test_a_batch_is_one_copy_per_field_unless_it_is_large(
+    store: Path, limit: int, samples: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader, reference = ZarrChunkReader(store), ZarrChunkReader(store, engine="zarr")
+    batch(reader, {"surface": 40, "volume": 40})
+    monkeypatch.setattr(readers, "AT_ONCE_BYTES", limit)
+    join, joined = readers._join, []
+
+    def counting(pieces: Any, out: Any) -> None:
+        joined.append(len(pieces))
+        join(pieces, out)
+
+    monkeypatch.setattr(readers, "_join", counting)
+    for run, found in zip(RUNS, batch(reader, {"surface": 40, "volume": 40}), strict=True):
+        assert_equal(found, reference.read_sample(run, {"surface": 40, "volume": 40}))
+    assert joined == samples
 
 
 def test_verified_chunks_cost_no_system_call_that_reads(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:

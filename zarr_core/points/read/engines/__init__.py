@@ -140,15 +140,10 @@ class Engine(Protocol):
         """
         ...
 
-    def copy_mapped(self, sample: SampleDraws, out: Sequence[np.ndarray] | None = None) -> Sequence[np.ndarray] | None:
-        """Copy drawn points from memory, if the engine maps files and has verified the chunks.
+    def mapped_pieces(self, sample: SampleDraws) -> Sequence[Sequence[np.ndarray]] | None:
+        """Drawn points in memory, if the engine maps files and has verified the chunks.
 
-        Args:
-            sample: the points.
-            out: (points, dim) for each column of the sample; new arrays by default.
-
-        Returns:
-            The points of each column; None if the sample is to be read.
+        For each column its points in parts, one after another, to be copied at once; None if they are to be read.
         """
         return None
 

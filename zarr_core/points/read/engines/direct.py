@@ -108,7 +108,7 @@ class DirectEngine(Engine):
             self._read_by_fallback(reads, fallback_places, results, out is None)
         return results
 
-    def copy_mapped(self, sample: SampleDraws, out: Sequence[np.ndarray] | None = None) -> Sequence[np.ndarray] | None:
+    def mapped_pieces(self, sample: SampleDraws) -> Sequence[Sequence[np.ndarray]] | None:
         """See :class:`zarr_core.points.read.engines.Engine`."""
         process, entry = self._this_process, sample.entry
         mapped = process.mapped.get(entry.relpath)
@@ -118,7 +118,7 @@ class DirectEngine(Engine):
             if known is None or not entry.is_ours or process.files is None:
                 return None
             mapped = process.mapped[entry.relpath] = MappedSample(process.files, known, entry)
-        return mapped.copy(sample.columns, sample.draws, out)
+        return mapped.pieces(sample.columns, sample.draws)
 
     def attributes(self, samples: Sequence[tuple[str, SampleEntry]]) -> list[dict[str, Any]]:
         """See :class:`zarr_core.points.read.engines.Engine`. A request each, which also caches the metadata."""

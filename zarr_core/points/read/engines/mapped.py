@@ -1,4 +1,4 @@
-"""Copies points from maps of local files into a batch. A chunk must have been read, and its checksum compared, before.
+"""Finds points in maps of local files. A chunk must have been read, and its checksum compared, before they are copied.
 
 The path of later epochs over data that fit into memory: Python's part is a few microseconds per field, so that nothing
 here is more general than it must be. What cannot be copied is read.
@@ -9,12 +9,11 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 import numpy as np
 
-from zarr_core._util import reused_memory
 from zarr_core.points.read.engines.sample_metadata import KnownSample
+from zarr_core.points.read.plan import chunk_spans
 from zarr_core.points.read.sampling import Draw
 from zarr_core.points.read.selection import SelectedColumn
 from zarr_core.points.store.manifest import SampleEntry
@@ -40,19 +39,11 @@ class MappedSample:
         # When the sizes of these files were looked at.
         self._looked = -math.inf
 
-    def copy(
-        self, columns: Sequence[SelectedColumn], draws: Mapping[str, Draw], out: Sequence[np.ndarray] | None
-    ) -> Sequence[np.ndarray] | None:
-        """Copy the points of a sample.
+    def pieces(self, columns: Sequence[SelectedColumn], draws: Mapping[str, Draw]) -> list[list[np.ndarray]] | None:
+        """The points of columns of a sample, drawn by stream.
 
-        Args:
-            columns: the arrays.
-            draws: points by stream.
-            out: (points, dim) for each column, C-contiguous; new arrays if None.
-
-        Returns:
-            The points; None if they must be read: a chunk was not verified yet, an array cannot be mapped, or a file
-            has shrunk.
+        For each column its points in parts, one after another, each (points, dim) in a map, to be copied at once; None
+        if they must be read: a chunk was not verified yet, an array cannot be mapped, or a file has shrunk.
         """
         of_columns, arrays = self._last
         if of_columns is not columns:
@@ -64,29 +55,25 @@ class MappedSample:
                 arrays.append((selected.stream, array))
             self._last = columns, arrays
             self._looked = -math.inf
-        if out is None:
-            out = []
-            for _, column, _, stream in columns:
-                out.append(reused_memory.empty((draws[stream].num_points, column.dim), column.dtype))
         now = time.monotonic()
         if now - self._looked >= LOOK_AGAIN:
             for _, array in arrays:
                 if array.file_size() < array.size:
                     return None
             self._looked = now
-        blocks = {stream: _blocks(drawn) for stream, drawn in draws.items()}
-        for (stream, (_, _, chunks, verified)), target in zip(arrays, out, strict=True):
-            for first, last, rows, to in blocks[stream]:
-                if last - first == 1:  # the usual case, in half the time of the other
-                    if not verified[first]:
-                        return None
-                    target[to] = chunks[first, rows]
-                    continue
-                if 0 in verified[first:last]:
+        wanted: dict[str, list[tuple[int, slice]]] = {}
+        for stream, drawn in draws.items():
+            spans = chunk_spans(drawn.runs, drawn.chunk_points)
+            wanted[stream] = [(chunk, slice(first, last)) for chunk, (first, last, _) in spans]
+        pieces = []
+        for stream, (_, _, chunks, verified) in arrays:
+            parts = []
+            for points in wanted[stream]:
+                if not verified[points[0]]:
                     return None
-                copied = chunks[first:last, rows]
-                target[to].reshape(copied.shape)[...] = copied
-        return out
+                parts.append(chunks[points])
+            pieces.append(parts)
+        return pieces
 
     def _array(self, selected: SelectedColumn) -> MappedChunks | None:
         name, column = selected.column.array_name, selected.column
@@ -110,39 +97,3 @@ class MappedSample:
         if mapped is not None:
             self._arrays[name] = mapped
         return mapped
-
-
-class _Block(NamedTuple):
-    """Points to copy.
-
-    Attributes:
-        first, last: half-open range of chunks; several only if they are copied whole.
-        rows: rows of each chunk.
-        target: rows of the output.
-    """
-
-    first: int
-    last: int
-    rows: slice
-    target: slice
-
-
-def _blocks(drawn: Draw) -> list[_Block]:
-    """The points of a draw. Neighbouring chunks that are wanted whole are one copy."""
-    size = drawn.chunk_points
-    blocks = []
-    to = 0
-    for start, stop in drawn.runs:
-        while start < stop:
-            chunk, row = divmod(start, size)
-            whole_chunks = 0 if row else (stop - start) // size
-            if whole_chunks:
-                points = whole_chunks * size
-                rows = slice(0, size)
-            else:
-                points = min(stop - start, size - row)
-                rows = slice(row, row + points)
-            blocks.append(_Block(chunk, chunk + (whole_chunks or 1), rows, slice(to, to + points)))
-            start += points
-            to += points
-    return blocks
