@@ -189,7 +189,7 @@ def write_in_parts_by_obstore(root: str) -> None:
         (write_in_parts_by_obstore, Kill("request", r"POST .*\?uploadId=")),
         (write_in_parts_by_obstore, Kill("request", r"PUT .*/manifest\.json")),
     ],
-    ids=str,
+    ids=lambda value: getattr(value, "__name__", str(value)),
 )
 def test_an_upload_in_parts_that_is_killed_is_finished_and_its_parts_are_collected(
     s3_root: str, tmp_path: Path, write: Callable[[str], None], kill: Kill, monkeypatch: pytest.MonkeyPatch
