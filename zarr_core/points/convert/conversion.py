@@ -7,15 +7,13 @@ results. If it is interrupted, the next run continues from there.
 from __future__ import annotations
 
 import logging
-import os
 import time
 from collections import defaultdict
-from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 from tqdm import tqdm
 
@@ -37,15 +35,14 @@ from zarr_core.format.packed import SUFFIX
 from zarr_core.points.convert.job import ConversionJob
 from zarr_core.points.convert.plan import Task, plan
 from zarr_core.points.convert.publish import Pending, PublishReport, commit_results
-from zarr_core.points.convert.request import MAX_RETIRED_SHARE, ConversionRequest, Fingerprint
+from zarr_core.points.convert.request import ConversionRequest, of_fields
 from zarr_core.points.convert.sample import ConversionResult, Status, convert_sample, failure, quarantined
 from zarr_core.points.convert.writer import GroupWriter, Repair
 from zarr_core.points.store.columns import expected_columns, misfit
 from zarr_core.points.store.manifest import SampleEntry, StoreManifest
 from zarr_core.sources.left_out import notes_by_reason, some
-from zarr_core.sources.parts import Part
 from zarr_core.sources.sample import FoundSamples, SourceSample
-from zarr_core.sources.selection import DatasetKind, with_all_present
+from zarr_core.sources.selection import with_all_present
 from zarr_core.storage import is_local
 from zarr_core.versioning.generations import Retention
 
@@ -91,27 +88,9 @@ class ConversionReport:
         return all(result.status in ("converted", "up to date") for result in self.results)
 
 
+@of_fields()
 def convert(
-    dataset_kind: DatasetKind,
-    store_root: str | os.PathLike[str],
-    *,
-    root: str | os.PathLike[str] | None = None,
-    source_url: str | None = None,
-    splits: Sequence[str] | None = None,
-    sample_ids: Collection[str] | None = None,
-    part: Part | None = None,
-    limit: int | None = None,
-    dataset_name: str | None = None,
-    retry_quarantined: bool = False,
-    force: bool = False,
-    retire_vanished: bool = False,
-    max_retired_share: float = MAX_RETIRED_SHARE,
-    reconvert: bool = False,
-    fingerprint: Fingerprint | None = None,
-    workers: int = 1,
-    executor: Executor | None = None,
-    progress: bool = False,
-    **settings: Any,
+    request: ConversionRequest, *, workers: int = 1, executor: Executor | None = None, progress: bool = False
 ) -> ConversionReport:
     """Convert and commit the samples that are new or changed.
 
@@ -133,24 +112,6 @@ def convert(
         StoreError: the store cannot be used, or holds another dataset, or was converted with other settings; samples
             converted before are committed.
     """
-    request = ConversionRequest(
-        dataset_kind,
-        store_root,
-        root=root,
-        source_url=source_url,
-        splits=splits,
-        sample_ids=sample_ids,
-        part=part,
-        limit=limit,
-        dataset_name=dataset_name,
-        retry_quarantined=retry_quarantined,
-        force=force,
-        retire_vanished=retire_vanished,
-        max_retired_share=max_retired_share,
-        reconvert=reconvert,
-        fingerprint=fingerprint,
-        settings=settings,
-    )
     return run_conversion(request, workers=workers, executor=executor, progress=progress)
 
 
@@ -261,38 +222,11 @@ def _remove_refused(job: ConversionJob, pending: Pending) -> None:
     storage.delete(left)
 
 
+@of_fields(without=("part", "limit", "retire_vanished", "max_retired_share"))
 def iter_convert(
-    dataset_kind: DatasetKind,
-    store_root: str | os.PathLike[str],
-    *,
-    root: str | os.PathLike[str] | None = None,
-    source_url: str | None = None,
-    splits: Sequence[str] | None = None,
-    sample_ids: Collection[str] | None = None,
-    dataset_name: str | None = None,
-    retry_quarantined: bool = False,
-    force: bool = False,
-    reconvert: bool = False,
-    fingerprint: Fingerprint | None = None,
-    workers: int = 1,
-    executor: Executor | None = None,
-    **settings: Any,
+    request: ConversionRequest, *, workers: int = 1, executor: Executor | None = None
 ) -> Iterator[ConversionResult]:
     """:func:`convert_each` for a :class:`~zarr_core.points.convert.request.ConversionRequest` of these fields."""
-    request = ConversionRequest(
-        dataset_kind,
-        store_root,
-        root=root,
-        source_url=source_url,
-        splits=splits,
-        sample_ids=sample_ids,
-        dataset_name=dataset_name,
-        retry_quarantined=retry_quarantined,
-        force=force,
-        reconvert=reconvert,
-        fingerprint=fingerprint,
-        settings=settings,
-    )
     return convert_each(request, workers=workers, executor=executor)
 
 

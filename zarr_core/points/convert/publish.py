@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import logging
-import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from zarr_core.errors import CollectedError, RetirementError, SourceError
 from zarr_core.points.convert.job import ConversionJob, check_dataset
-from zarr_core.points.convert.request import MAX_RETIRED_SHARE, ConversionRequest, Fingerprint
+from zarr_core.points.convert.request import ConversionRequest, of_fields
 from zarr_core.points.store.columns import find_misfits, with_recorded_fields, without
 from zarr_core.points.store.head import HEAD
 from zarr_core.points.store.manifest import Quarantine, SampleEntry, StoreManifest, columns_of
 from zarr_core.points.store.recorded_settings import check_agreement, current_settings, recorded_conversion
 from zarr_core.sources.sample import FoundSamples, SampleSource, SourceSample
-from zarr_core.sources.selection import DatasetKind, Selection, overlaps, with_current_splits
+from zarr_core.sources.selection import Selection, overlaps, with_current_splits
 from zarr_core.storage import Storage
 from zarr_core.versioning.generations import commit
 
@@ -89,34 +87,9 @@ class _Attempt:
     excess: Collection[str]
 
 
-def publish(
-    dataset_kind: DatasetKind,
-    store_root: str | os.PathLike[str],
-    *,
-    root: str | os.PathLike[str] | None = None,
-    source_url: str | None = None,
-    splits: Sequence[str] | None = None,
-    dataset_name: str | None = None,
-    retire_vanished: bool | Collection[str] = False,
-    max_retired_share: float = MAX_RETIRED_SHARE,
-    reconvert: bool = False,
-    fingerprint: Fingerprint | None = None,
-    **settings: Any,
-) -> PublishReport:
+@of_fields(without=("sample_ids", "part", "limit", "retry_quarantined", "force"))
+def publish(request: ConversionRequest) -> PublishReport:
     """:func:`publish_finished` for a :class:`~zarr_core.points.convert.request.ConversionRequest` of these fields."""
-    request = ConversionRequest(
-        dataset_kind,
-        store_root,
-        root=root,
-        source_url=source_url,
-        splits=splits,
-        dataset_name=dataset_name,
-        retire_vanished=retire_vanished,
-        max_retired_share=max_retired_share,
-        reconvert=reconvert,
-        fingerprint=fingerprint,
-        settings=settings,
-    )
     return publish_finished(request)
 
 
