@@ -94,8 +94,7 @@ class SampleEntry:
         fingerprint: digest of the source files' names, sizes and versions; "" in published stores.
         settings: digest of the conversion settings; "" in published stores.
         bytes: stored bytes of its arrays; 0 in published stores.
-        fields: its arrays by canonical name; None if the manifest does not record them (published stores, and stores of
-            earlier versions of this library).
+        fields: its arrays by canonical name; None if the manifest does not record them (published stores).
         content: digest of its content, if the content of its source files was replaced under the same sizes and times;
             else "".
         head: bytes at the beginning of a packed sample that tell where its fields are; 0 for a folder.
@@ -188,8 +187,7 @@ class StoreManifest:
         excluded: ids that the source's blacklists exclude from every split.
         quarantine: refused samples by id.
         retired: ids of samples that a commit removed because they vanished from the source.
-        conversion: settings of the conversions; None if they are not recorded (published stores, and stores of earlier
-            versions of this library).
+        conversion: settings of the conversions; None if they are not recorded (published stores).
         origin: for a staged copy, the ``store`` and ``generation`` it was copied from; else empty.
         retention: tags and pending deletions; part of the current state only.
         fingerprints: "version" if samples are identified by the names, sizes and versions (etag or modification time)
