@@ -322,11 +322,6 @@ class _Masks:
         return completed
 
 
-def _kind(values: Any) -> Any:
-    """What must be equal for values of several datasets to be one tensor or list."""
-    return (values.dtype, values.shape[1:]) if isinstance(values, Tensor) else type(values)
-
-
 def _check_alike(field: str, first: tuple[str, Any], other: tuple[str, Any]) -> None:
     """Raise ZarrCoreError if a field of two datasets cannot be one tensor. The numbers of points may differ."""
     (name, values), (other_name, others) = first, other

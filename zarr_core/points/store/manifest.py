@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import reprlib
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Annotated, Any
@@ -19,8 +19,8 @@ from pydantic import AfterValidator, BeforeValidator, Field, TypeAdapter, Valida
 from pydantic.types import GetPydanticSchema
 
 from zarr_core._util.arguments import check_names
-from zarr_core._util.documents import DocumentError, describe_problems, expect, parse_json
-from zarr_core.errors import ManifestError, SourceError, UnknownFieldError, ZarrCoreError
+from zarr_core._util.documents import DocumentError, checked_by, describe_problems, expect, parse_json
+from zarr_core.errors import ManifestError, UnknownFieldError, ZarrCoreError
 from zarr_core.format.array_metadata import COORDS_DTYPE, MAX_CHUNKS, MAX_COMPONENTS, MAX_POINTS, VALUES_DTYPE
 from zarr_core.format.names import POSITION, check_relative_path, check_sample_id
 from zarr_core.format.object_names import MANIFEST
@@ -33,22 +33,10 @@ FORMAT_VERSION = 1
 _MAX_INT = 2**63 - 1
 
 
-def _checked(check: Callable[[str], str]) -> AfterValidator:
-    """A validator of pydantic, which expects a ValueError, from a check that raises SourceError."""
-
-    def validate(text: str) -> str:
-        try:
-            return check(text)
-        except SourceError as error:
-            raise DocumentError(str(error)) from error
-
-    return AfterValidator(validate)
-
-
 # Types of a document's values; it is parsed into the classes below, and other keys are ignored.
 _Count = Annotated[int, Field(strict=True, ge=1, le=_MAX_INT)]
 _Components = Annotated[_Count, Field(le=MAX_COMPONENTS)]
-_Path = Annotated[str, _checked(check_relative_path)]
+_Path = Annotated[str, checked_by(check_relative_path)]
 # Dtypes of Zarr arrays that NumPy and torch both support.
 _Dtype = Annotated[str, Field(pattern=r"^(float(16|32|64)|u?int(8|16|32|64)|bool)$")]
 
@@ -200,7 +188,7 @@ class StoreManifest:
     values_dtype: str = VALUES_DTYPE
     compressor: Annotated[str, BeforeValidator(str)] = ""
     domains: Annotated[Mapping[str, DomainLayout], AfterValidator(_check_columns)] = field(default_factory=dict)
-    samples: Mapping[Annotated[str, _checked(check_sample_id)], SampleEntry] = field(default_factory=dict)
+    samples: Mapping[Annotated[str, checked_by(check_sample_id)], SampleEntry] = field(default_factory=dict)
     generation: Annotated[int, Field(strict=True, ge=0, le=MAX_GENERATION)] = 0
     dataset_kind: str = ""
     splits: Mapping[str, list[str]] = field(default_factory=dict)
