@@ -128,12 +128,11 @@ def commit_results(job: ConversionJob, pending: Pending, *, retire: bool = True)
             store was deleted or replaced.
     """
     storage = job.writer.storage
-    read: dict[str, SampleEntry] = {}
     attempts: list[_Attempt] = []
     collected: list[str] = []
 
     def change(current: StoreManifest | None) -> StoreManifest:
-        attempt = _attempt(job, pending, current, retire, read)
+        attempt = _attempt(job, pending, current, retire)
         attempts.append(attempt)
         if current is None and not attempt.after.samples and not job.request.is_shared:
             raise _NoSamplesError
@@ -161,20 +160,8 @@ def commit_results(job: ConversionJob, pending: Pending, *, retire: bool = True)
     return _report(made, manifest, collected)
 
 
-def _attempt(
-    job: ConversionJob,
-    pending: Pending,
-    current: StoreManifest | None,
-    retire: bool,
-    read: dict[str, SampleEntry],
-) -> _Attempt:
-    """The next state of a store, made from the current one.
-
-    Args:
-        job, pending, retire: as for :func:`commit_results`.
-        current: the state of the store; None if there is none.
-        read: samples by path whose fields were read from their groups; those read now are added.
-    """
+def _attempt(job: ConversionJob, pending: Pending, current: StoreManifest | None, retire: bool) -> _Attempt:
+    """The next state of a store, made from the current one; None if there is no store."""
     request, storage, settings = job.request, job.writer.storage, job.writer.settings
     description = job.selection.source.description
     check_dataset(storage, current, description.name, request.dataset_name)
@@ -185,7 +172,7 @@ def _attempt(
         start = replace(start, splits=job.manifest.splits, excluded=job.manifest.excluded)
     selection = _with_current_splits(job, start)
     vanished, excess = _vanished(request, selection, start) if retire else (set(), set())
-    samples = with_recorded_fields(storage, start, read)
+    samples = with_recorded_fields(storage, start)
     kept = without(samples, vanished)
     misfits = find_misfits(kept, pending.written)
     fitting = without(pending.written, misfits)
