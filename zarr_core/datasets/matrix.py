@@ -7,7 +7,7 @@ import json
 import logging
 import os
 from collections.abc import Callable, Sequence
-from typing import Any, overload
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -27,6 +27,8 @@ logger = logging.getLogger(__name__)
 
 #: Default distance from 0 and 1 to which :func:`m_values` clamps.
 M_VALUE_OFFSET = 0.001
+
+_Betas = TypeVar("_Betas", Tensor, np.ndarray)
 
 
 class MatrixDataset(BatchDataset):
@@ -367,15 +369,7 @@ def label_tensor(name: str, column: Any, everything: Any) -> tuple[Tensor, list[
     return torch.from_numpy(numbers).float(), None
 
 
-@overload
-def m_values(betas: Tensor, offset: float = ...) -> Tensor: ...
-
-
-@overload
-def m_values(betas: np.ndarray, offset: float = ...) -> np.ndarray: ...
-
-
-def m_values(betas: Tensor | np.ndarray, offset: float = M_VALUE_OFFSET) -> Tensor | np.ndarray:
+def m_values(betas: _Betas, offset: float = M_VALUE_OFFSET) -> _Betas:
     """M-values, log2(beta / (1 - beta)), of methylation betas (Du et al. 2010, doi:10.1186/1471-2105-11-587).
 
     Args:
