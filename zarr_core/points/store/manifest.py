@@ -11,7 +11,7 @@ import json
 import reprlib
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Annotated, Any
 
@@ -176,10 +176,10 @@ class StoreManifest:
         quarantine: refused samples by id.
         retired: ids of samples that a commit removed because they vanished from the source.
         conversion: settings of the conversions; None if they are not recorded (published stores).
-        origin: for a staged copy, the ``store`` and ``generation`` it was copied from; else empty.
-        retention: tags and pending deletions; part of the current state only.
         fingerprints: "version" if samples are identified by the names, sizes and versions (etag or modification time)
             of their source files, "content" if by the SHA-256 of each file.
+        origin: for a staged copy, the ``store`` and ``generation`` it was copied from; else empty.
+        retention: tags and pending deletions; part of the current state only.
     """
 
     dataset_name: str
@@ -196,9 +196,9 @@ class StoreManifest:
     quarantine: Mapping[str, Quarantine] = field(default_factory=dict)
     retired: frozenset[str] = frozenset()
     conversion: Conversion | None = None
+    fingerprints: str = "version"
     origin: Mapping[str, Any] = field(default_factory=dict)
     retention: Retention = field(default_factory=Retention)
-    fingerprints: str = "version"
 
     def with_samples(self, sample_ids: Collection[str]) -> StoreManifest:
         """The manifest of these samples alone, with the same columns."""
@@ -265,53 +265,24 @@ class StoreManifest:
 
     def to_json(self) -> bytes:
         """The content of ``manifest.json``. Equal states give equal bytes."""
-        samples = {}
-        for sample_id in sorted(self.samples):
-            entry = self.samples[sample_id]
-            samples[sample_id] = {
-                "relpath": entry.relpath,
-                "domains": {
-                    name: {  # written out, because it runs for each of many thousand grids
-                        "n_points": grid.n_points,
-                        "chunk_points": grid.chunk_points,
-                        "shard_points": grid.shard_points,
-                        "n_chunks": grid.n_chunks,
-                    }
-                    for name, grid in entry.domains.items()
-                },
-                "fingerprint": entry.fingerprint,
-                "settings": entry.settings,
-                "bytes": entry.bytes,
-            }
+        samples, quarantine = dict(sorted(self.samples.items())), dict(sorted(self.quarantine.items()))
+        ordered = replace(self, samples=samples, quarantine=quarantine)
+        first = {"dataset_name": self.dataset_name, "format_version": FORMAT_VERSION}
+        first |= {"generation": self.generation, "dataset_kind": self.dataset_kind}
+        document = first | _PARSER.dump_python(ordered, exclude=_NOT_DUMPED)
+        for sample_id, listed in document["samples"].items():
+            entry = samples[sample_id]
+            content, head = listed.pop("content"), listed.pop("head")
             if entry.fields is not None and entry.fields != self._usual.of(entry.domains):
-                samples[sample_id]["fields"] = {name: [c.dtype, c.dim] for name, c in entry.fields.items()}
-            if entry.content:
-                samples[sample_id]["content"] = entry.content
-            if entry.head:
-                samples[sample_id]["head"] = entry.head
-        document = {
-            "dataset_name": self.dataset_name,
-            "format_version": FORMAT_VERSION,
-            "generation": self.generation,
-            "dataset_kind": self.dataset_kind,
-            "shuffle_seed": self.shuffle_seed,
-            "coords_dtype": self.coords_dtype,
-            "values_dtype": self.values_dtype,
-            "compressor": self.compressor,
-            "domains": {name: asdict(domain) for name, domain in self.domains.items()},
-            "samples": samples,
-            "splits": dict(self.splits),
-            "excluded": sorted(self.excluded),
-            "quarantine": {sample_id: asdict(entry) for sample_id, entry in sorted(self.quarantine.items())},
-        }
-        if self.retired:
-            document["retired"] = sorted(self.retired)
-        if self.conversion is not None:
-            document["conversion"] = asdict(self.conversion)
-        if self.fingerprints != "version":
-            document["fingerprints"] = self.fingerprints
-        if self.origin:
-            document["origin"] = dict(self.origin)
+                listed["fields"] = {name: [c.dtype, c.dim] for name, c in entry.fields.items()}
+            if content:
+                listed["content"] = content
+            if head:
+                listed["head"] = head
+        document |= {"excluded": sorted(self.excluded), "retired": sorted(self.retired)}
+        for name, default in {"retired": [], "conversion": None, "fingerprints": "version", "origin": {}}.items():
+            if document[name] == default:
+                del document[name]
         if retention := self.retention.to_document():
             document["retention"] = retention
         return (json.dumps(document, separators=(",", ":")) + "\n").encode()
@@ -358,6 +329,8 @@ class StoreManifest:
 
 
 _PARSER = TypeAdapter(StoreManifest)
+# What to_json writes in another way.
+_NOT_DUMPED: dict[str, Any] = {"retention": True, "samples": {"__all__": {"fields"}}}
 
 
 def columns_of(samples: Mapping[str, SampleEntry]) -> dict[str, DomainLayout]:
