@@ -27,6 +27,7 @@ from zarr_core.errors import UnknownFieldError, ZarrCoreError
 from zarr_core.loader.epochs import DatasetEpochs, count_repetitions, fingerprint_of
 from zarr_core.loader.permutation import Permutation
 from zarr_core.loader.threads import fetch_items
+from zarr_core.loader.weights import rounded
 
 _PART = "part"
 # Places of a pass whose samples are computed together, which costs little more than computing one.
@@ -342,11 +343,8 @@ def _counts(sizes: Mapping[str, int], weights: Mapping[str, float] | None, size:
                 raise ZarrCoreError(f"the weight of {name} is {reprlib.repr(weight)}; weights are positive numbers")
     given = sizes if weights is None else weights
     whole = sum(given.values())
-    shares = {name: total * (weight / whole) for name, weight in given.items()}
-    counts = {name: int(share) for name, share in shares.items()}
-    largest = sorted(shares, key=lambda name: counts[name] - shares[name])
-    for name in largest[: total - sum(counts.values())]:
-        counts[name] += 1
+    shares = np.array([total * (weight / whole) for weight in given.values()])
+    counts = dict(zip(given, rounded(shares, total).tolist(), strict=True))
     for name, count in counts.items():
         if not count:
             raise ZarrCoreError(f"an epoch of {total} samples has none of {name}; use a larger size or weight")

@@ -10,10 +10,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from zarr_core._util.arguments import check_mapping
 from zarr_core.errors import ManifestError, SourceError, StoreError
 from zarr_core.points.store.manifest import Conversion, StoreManifest
-from zarr_core.points.store.settings import FIELD_DTYPES_EXAMPLE, MAX_ERRORS_EXAMPLE, ConversionSettings
+from zarr_core.points.store.settings import ConversionSettings
 from zarr_core.storage import Storage
 
 # What a document leaves out.
@@ -28,7 +27,7 @@ def choose_settings(
     Args:
         storage: the store.
         manifest: its current manifest; None if there is no store yet.
-        given: the settings that the caller gave, by name. ``field_dtypes`` and ``max_errors`` are added to those of the
+        given: the settings that a request has, by name. ``field_dtypes`` and ``max_errors`` are added to those of the
             store, except "default" and "none", which remove the field's.
         reconvert: use the given settings even if they contradict the store.
 
@@ -40,11 +39,7 @@ def choose_settings(
     recorded = None if manifest is None else current_settings(manifest)
     if manifest is None or recorded is None:
         return _without_shards(ConversionSettings(**given), given)
-    by_field = {}
-    for name, example in (("field_dtypes", FIELD_DTYPES_EXAMPLE), ("max_errors", MAX_ERRORS_EXAMPLE)):
-        added = given.get(name, {})
-        check_mapping(name, added, example)
-        by_field[name] = {**getattr(recorded, name), **added}
+    by_field = {name: {**getattr(recorded, name), **given.get(name, {})} for name in ("field_dtypes", "max_errors")}
     chosen = replace(recorded, **{**given, **by_field})
     if manifest.samples and not reconvert:
         check_agreement(storage, recorded, chosen)
