@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 #: Default distance from 0 and 1 to which :func:`m_values` clamps.
 M_VALUE_OFFSET = 0.001
 
-_Betas = TypeVar("_Betas", Tensor, np.ndarray)
+TensorOrArray = TypeVar("TensorOrArray", Tensor, np.ndarray)
 
 
 class MatrixDataset(BatchDataset):
@@ -369,7 +369,7 @@ def label_tensor(name: str, column: Any, everything: Any) -> tuple[Tensor, list[
     return torch.from_numpy(numbers).float(), None
 
 
-def m_values(betas: _Betas, offset: float = M_VALUE_OFFSET) -> _Betas:
+def m_values(betas: TensorOrArray, offset: float = M_VALUE_OFFSET) -> TensorOrArray:
     """M-values, log2(beta / (1 - beta)), of methylation betas (Du et al. 2010, doi:10.1186/1471-2105-11-587).
 
     Args:

@@ -280,7 +280,7 @@ class StoreManifest:
             if head:
                 listed["head"] = head
         document |= {"excluded": sorted(self.excluded), "retired": sorted(self.retired)}
-        for name, default in {"retired": [], "conversion": None, "fingerprints": "version", "origin": {}}.items():
+        for name, default in _OMITTED.items():
             if document[name] == default:
                 del document[name]
         if retention := self.retention.to_document():
@@ -329,7 +329,8 @@ class StoreManifest:
 
 
 _PARSER = TypeAdapter(StoreManifest)
-# What to_json writes in another way.
+# What to_json omits where it has these values, and what it writes in another way.
+_OMITTED: dict[str, Any] = {"retired": [], "conversion": None, "fingerprints": "version", "origin": {}}
 _NOT_DUMPED: dict[str, Any] = {"retention": True, "samples": {"__all__": {"fields"}}}
 
 
