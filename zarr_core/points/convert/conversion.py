@@ -18,7 +18,6 @@ from functools import partial
 from tqdm import tqdm
 
 from zarr_core._util.arguments import whole_number
-from zarr_core._util.budget import Budget
 from zarr_core._util.processes import (
     EXECUTOR_IN_FLIGHT,
     WorkerDiedError,
@@ -51,7 +50,7 @@ logger = logging.getLogger(__name__)
 # Seconds between commits of a long conversion, so that readers can use its samples before it ends.
 _COMMIT_SECONDS = 60.0
 # Samples that this process converts at a time if the source or the store is on a network, and how large their files
-# may be together. A larger sample is converted alone.
+# may be together.
 _OVERLAPPING = 4
 _OVERLAPPING_BYTES = 512 << 20
 
@@ -279,8 +278,9 @@ def convert_samples(
     source, writer, seconds = job.selection.source, job.writer, sample_seconds()
     again = job.request.retry_quarantined
     if executor is None and (workers == 1 or len(tasks) < 2):
-        if len(tasks) > 1 and not (is_local(source.url) and writer.storage.is_local):
-            yield from _convert_overlapping(job, tasks, seconds)
+        together = 1 if is_local(source.url) and writer.storage.is_local else _overlapping(tasks)
+        if together > 1:
+            yield from _convert_overlapping(job, tasks, seconds, together)
             return
         for sample, repair in tasks:
             yield convert_sample(writer, source, sample, again, repair, seconds)
@@ -320,19 +320,23 @@ def _shared(job: ConversionJob, result: ConversionResult) -> ConversionResult:
     return result
 
 
+def _overlapping(tasks: Sequence[Task]) -> int:
+    """How many samples this process converts at a time: as many as the largest of them would let it."""
+    largest = max((sample.n_bytes for sample, _ in tasks), default=0)
+    return min(len(tasks), _OVERLAPPING, _OVERLAPPING_BYTES // max(largest, 1))
+
+
 def _convert_overlapping(
-    job: ConversionJob, tasks: Sequence[Task], seconds: float
+    job: ConversionJob, tasks: Sequence[Task], seconds: float, together: int
 ) -> Generator[ConversionResult, None, None]:
     """Convert samples in threads of this process, so that some wait for the network while others are encoded."""
-    budget = Budget(_OVERLAPPING_BYTES)
 
     def convert_one(task: Task) -> ConversionResult:
         sample, repair = task
-        with budget.taking(sample.n_bytes):
-            again = job.request.retry_quarantined
-            return convert_sample(job.writer, job.selection.source, sample, again, repair, seconds)
+        again = job.request.retry_quarantined
+        return convert_sample(job.writer, job.selection.source, sample, again, repair, seconds)
 
-    with ThreadPoolExecutor(_OVERLAPPING, thread_name_prefix="zarr_core.convert") as threads:
+    with ThreadPoolExecutor(together, thread_name_prefix="zarr_core.convert") as threads:
         yield from map_in_processes(
             convert_one, tasks, 1, lambda task, error: failure(task[0].sample_id, error), threads
         )
