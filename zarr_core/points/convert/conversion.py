@@ -278,12 +278,7 @@ def convert_samples(
     source, writer, seconds = job.selection.source, job.writer, sample_seconds()
     again = job.request.retry_quarantined
     if executor is None and (workers == 1 or len(tasks) < 2):
-        together = 1 if is_local(source.url) and writer.storage.is_local else _overlapping(tasks)
-        if together > 1:
-            yield from _convert_overlapping(job, tasks, seconds, together)
-            return
-        for sample, repair in tasks:
-            yield convert_sample(writer, source, sample, again, repair, seconds)
+        yield from _convert_here(job, tasks, seconds)
         return
 
     # Every call carries its writer, so the writer carries only its sample's tombstones.
@@ -326,16 +321,18 @@ def _overlapping(tasks: Sequence[Task]) -> int:
     return min(len(tasks), _OVERLAPPING, _OVERLAPPING_BYTES // max(largest, 1))
 
 
-def _convert_overlapping(
-    job: ConversionJob, tasks: Sequence[Task], seconds: float, together: int
-) -> Generator[ConversionResult, None, None]:
-    """Convert samples in threads of this process, so that some wait for the network while others are encoded."""
+def _convert_here(job: ConversionJob, tasks: Sequence[Task], seconds: float) -> Iterator[ConversionResult]:
+    """Convert samples in this process; in threads, some wait for a network while others are encoded."""
+    source, writer = job.selection.source, job.writer
+    together = 1 if is_local(source.url) and writer.storage.is_local else _overlapping(tasks)
 
     def convert_one(task: Task) -> ConversionResult:
         sample, repair = task
-        again = job.request.retry_quarantined
-        return convert_sample(job.writer, job.selection.source, sample, again, repair, seconds)
+        return convert_sample(writer, source, sample, job.request.retry_quarantined, repair, seconds)
 
+    if together <= 1:
+        yield from map(convert_one, tasks)
+        return
     with ThreadPoolExecutor(together, thread_name_prefix="zarr_core.convert") as threads:
         yield from map_in_processes(
             convert_one, tasks, 1, lambda task, error: failure(task[0].sample_id, error), threads
