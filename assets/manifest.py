@@ -56,7 +56,7 @@ def manifest_asset(dataset: DatasetDeclaration) -> dg.AssetsDefinition:
                 return  # what follows is skipped
             # A disk that is not mounted looks like an empty source, and must not retire every sample of the store.
             raise dg.Failure(f"{dataset.shown_source} holds no samples: is it there? Nothing was published.")
-        settings = held_settings(stores.store(dataset.store), before, dataset.settings)
+        settings = held_settings(before, dataset.settings)
         report = _publish(context, dataset, settings, listed)
         absent = [sample_id for sample_id in report.manifest.samples if sample_id not in listed.samples]
         _report_left_out(context, dataset, report, absent)

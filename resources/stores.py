@@ -57,12 +57,8 @@ class StoreAccess(dg.ConfigurableResource):
         return load_if_any(self.store(url))
 
     def settings(self, url: str, declared: ConversionSettings) -> ConversionSettings:
-        """The settings that samples are converted with now: those of the store, if it holds samples.
-
-        Raises:
-            StoreError: the settings of a store of an earlier version are not known.
-        """
-        return held_settings(self.store(url), self.manifest_if_any(url), declared)
+        """The settings that samples are converted with now: those of the store, if it holds samples."""
+        return held_settings(self.manifest_if_any(url), declared)
 
     def manifest(self, url: str, generation: int | None = None) -> StoreManifest:
         """The samples of a store, now or at a generation; raises ManifestError."""

@@ -16,7 +16,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
-from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset
+from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset, default_collate
 
 from tests.helpers.examples import examples
 from tests.helpers.loading import together
@@ -300,9 +300,9 @@ def test_a_batch_read_together_equals_those_of_the_datasets(
     assert mixed.__getitems__(order) is not None
     monkeypatch.undo()
     monkeypatch.setattr(mixed, "_plain", False)
-    apart = mixed.__getitems__(order)
-    assert together_.tensors.keys() == apart.tensors.keys()
-    for field, values in apart.tensors.items():
+    apart = default_collate(mixed.__getitems__(order))
+    assert together_.tensors.keys() == apart.keys()
+    for field, values in apart.items():
         assert values.dtype == together_.tensors[field].dtype
         assert torch.equal(values, together_.tensors[field])
     assert [item["part"].item() for item in together_] == [0, 1, 0, 1, 0, 1, 0]

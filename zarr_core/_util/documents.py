@@ -5,11 +5,14 @@ from __future__ import annotations
 import csv
 import json
 import reprlib
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import pydantic
 import yaml
 from pydantic_core import from_json
+
+from zarr_core.errors import ZarrCoreError
 
 _TAG = "tag:yaml.org,2002:"
 
@@ -27,6 +30,19 @@ def expect(kind: type[_Plain], value: Any, name: str) -> _Plain:
         found = "missing" if value is None else reprlib.repr(value)
         raise DocumentError(f"{name} is {found}, expected {kind.__name__}")
     return value
+
+
+def checked_by(check: Callable[[Any], object]) -> pydantic.AfterValidator:
+    """A validator of pydantic that keeps a value for which a function raises no ZarrCoreError."""
+
+    def checked(value: Any) -> Any:
+        try:
+            check(value)
+        except ZarrCoreError as error:
+            raise DocumentError(str(error)) from None
+        return value
+
+    return pydantic.AfterValidator(checked)
 
 
 def describe_problems(error: pydantic.ValidationError) -> str:

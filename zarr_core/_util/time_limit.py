@@ -9,7 +9,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from typing import TypeVar
 
 from zarr_core.errors import SourceError
@@ -24,7 +24,7 @@ _GRACE_SECONDS = 30.0
 _Result = TypeVar("_Result")
 
 _lock = threading.Lock()
-_ends: dict[int, float] = {}
+_ends: dict[object, float] = {}
 
 
 class TimeLimitError(Exception):
@@ -68,29 +68,32 @@ def call_within(seconds: float, function: Callable[[], _Result]) -> _Result:
     Raises:
         TimeLimitError: the function has not ended within the limit.
     """
+    key = object()
+    if multiprocessing.parent_process() is not None:  # a worker, of a pool or of Dask's nanny, which is replaced
+        _end_process_at(key, time.monotonic() + seconds + min(seconds, _GRACE_SECONDS))
+    outcome = call_in_thread(function, "zarr_core.sample")
+    outcome.add_done_callback(lambda _: _end_process_at(key, None))
+    if wait([outcome], seconds).not_done:
+        raise TimeLimitError(seconds)
+    return outcome.result()
+
+
+def call_in_thread(function: Callable[[], _Result], name: str) -> Future[_Result]:
+    """Start to call a function in a thread of its own, for which a process that ends does not wait."""
     outcome: Future[_Result] = Future()
     context = contextvars.copy_context()
-    key = id(outcome)
 
     def call() -> None:
         try:
             outcome.set_result(context.run(function))
         except BaseException as error:
             outcome.set_exception(error)
-        finally:
-            _end_process_at(key, None)
 
-    thread = threading.Thread(target=call, name="zarr_core.sample", daemon=True)
-    if multiprocessing.parent_process() is not None:  # a worker, of a pool or of Dask's nanny, which is replaced
-        _end_process_at(key, time.monotonic() + seconds + min(seconds, _GRACE_SECONDS))
-    thread.start()
-    thread.join(seconds)
-    if thread.is_alive():
-        raise TimeLimitError(seconds)
-    return outcome.result()
+    threading.Thread(target=call, name=name, daemon=True).start()
+    return outcome
 
 
-def _end_process_at(key: int, end: float | None) -> None:
+def _end_process_at(key: object, end: float | None) -> None:
     """End this process at a time, unless this is called with the same key and None before."""
     with _lock:
         if end is not None:

@@ -9,12 +9,12 @@ from typing import Annotated, Any, Literal, Self
 import pydantic
 from pydantic import AfterValidator, NonNegativeInt, PositiveInt
 
+from zarr_core._util.documents import checked_by
 from zarr_core._util.spelling import did_you_mean
 from zarr_core._util.units import parse_size
 from zarr_core.datasets.collation import Way
 from zarr_core.datasets.normalizers import NormalizerConfig, PositionConfig
 from zarr_core.datasets.splits import check_shares, parse_split
-from zarr_core.errors import ZarrCoreError
 from zarr_core.storage import absolute
 from zarr_core.storage.disk_cache import DEFAULT_LIMIT
 
@@ -31,22 +31,9 @@ _COUNTERPARTS = {
 }
 
 
-def _checked(check: Callable[[Any], object]) -> AfterValidator:
-    """Keeps a value for which a function raises no ZarrCoreError."""
-
-    def checked(value: Any) -> Any:
-        try:
-            check(value)
-        except ZarrCoreError as error:
-            raise ValueError(str(error)) from None
-        return value
-
-    return AfterValidator(checked)
-
-
 # Absolute, as a worker process that gets the config may have another working directory.
 _Place = Annotated[str, AfterValidator(absolute)]
-_Size = Annotated[int | str, _checked(parse_size)]
+_Size = Annotated[int | str, checked_by(parse_size)]
 
 
 def _with_num_points(settings: Mapping[str, Any], known: Collection[str]) -> Mapping[str, Any]:
@@ -126,7 +113,7 @@ class StoreDatasetConfig(pydantic.BaseModel):
 
     kind: str
     root: _Place
-    split: Annotated[str, _checked(parse_split)] | None = None
+    split: Annotated[str, checked_by(parse_split)] | None = None
     sample_ids: Annotated[tuple[str, ...], pydantic.Field(min_length=1)] | None = None
     splits: dict[str, pydantic.NonNegativeFloat] = {}
     generation: PositiveInt | str | None = None

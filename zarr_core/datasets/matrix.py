@@ -7,7 +7,7 @@ import json
 import logging
 import os
 from collections.abc import Callable, Sequence
-from typing import Any, overload
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -27,6 +27,8 @@ logger = logging.getLogger(__name__)
 
 #: Default distance from 0 and 1 to which :func:`m_values` clamps.
 M_VALUE_OFFSET = 0.001
+
+TensorOrArray = TypeVar("TensorOrArray", Tensor, np.ndarray)
 
 
 class MatrixDataset(BatchDataset):
@@ -221,7 +223,7 @@ class MatrixDataset(BatchDataset):
 
         Neither imputed nor transformed: in scikit-learn the pipeline does that, fitted in each fold.
         """
-        return self._read(self.sample_ids)
+        return self._cells(self.sample_ids)[0]
 
     def to_memmap(self, path: str | os.PathLike[str]) -> np.memmap[Any, Any]:
         """The array of :meth:`to_numpy` as a memory-mapped ``.npy`` file, for arrays larger than memory.
@@ -237,7 +239,7 @@ class MatrixDataset(BatchDataset):
         """
 
         def fill(start: int, rows: np.ndarray) -> None:
-            self._read(self.sample_ids[start : start + len(rows)], out=rows)
+            rows[...] = self._cells(self.sample_ids[start : start + len(rows)])[0]
 
         return memory_mapped(path, self.fingerprint, (len(self), self.n_features), self.matrix.values[self.value], fill)
 
@@ -248,7 +250,7 @@ class MatrixDataset(BatchDataset):
         """
         total, count = np.zeros(self.n_features), np.zeros(self.n_features, np.int64)
         for rows in row_blocks((len(self), self.n_features), np.dtype(self.matrix.values[self.value]).itemsize):
-            values = self._read(self.sample_ids[rows])
+            values, _ = self._cells(self.sample_ids[rows])
             observed = ~np.isnan(values)
             total += np.where(observed, values, 0).sum(axis=0, dtype=np.float64)
             count += observed.sum(axis=0)
@@ -285,18 +287,11 @@ class MatrixDataset(BatchDataset):
         found: np.ndarray = self.feature_ids[enough]
         return found
 
-    def _read(self, sample_ids: Sequence[str], out: np.ndarray | None = None) -> np.ndarray:
-        """Cells of the main value, without those of low coverage."""
-        if self.min_coverage is None and (self._selection is None or self._selection.starts is None):
-            return self.matrix.read(sample_ids, self._columns, self.value, out)
-        cells, _ = self._cells(sample_ids)
-        if out is None:
-            return cells
-        np.copyto(out, cells)
-        return out
-
     def _cells(self, sample_ids: Sequence[str]) -> tuple[np.ndarray, np.ndarray | None]:
-        """Cells of the main value, and which are covered; None without ``min_coverage``."""
+        """Cells of the main value, without those of low coverage; and which are covered, None if any coverage will do.
+
+        With ``coverage_mask``, also the cells of low coverage.
+        """
         cells = self._read_columns(sample_ids, self.value)
         if self.min_coverage is None:
             return self._combined(cells), None
@@ -374,15 +369,7 @@ def label_tensor(name: str, column: Any, everything: Any) -> tuple[Tensor, list[
     return torch.from_numpy(numbers).float(), None
 
 
-@overload
-def m_values(betas: Tensor, offset: float = ...) -> Tensor: ...
-
-
-@overload
-def m_values(betas: np.ndarray, offset: float = ...) -> np.ndarray: ...
-
-
-def m_values(betas: Tensor | np.ndarray, offset: float = M_VALUE_OFFSET) -> Tensor | np.ndarray:
+def m_values(betas: TensorOrArray, offset: float = M_VALUE_OFFSET) -> TensorOrArray:
     """M-values, log2(beta / (1 - beta)), of methylation betas (Du et al. 2010, doi:10.1186/1471-2105-11-587).
 
     Args:

@@ -18,7 +18,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from zarr_core._util import reused_memory
 from zarr_core._util.arguments import check_mapping, whole_number
 from zarr_core._util.repeated import Repeated, repetition_of
 from zarr_core._util.shared_epoch import SharedEpoch
@@ -28,6 +27,7 @@ from zarr_core.errors import UnknownFieldError, ZarrCoreError
 from zarr_core.loader.epochs import DatasetEpochs, count_repetitions, fingerprint_of
 from zarr_core.loader.permutation import Permutation
 from zarr_core.loader.threads import fetch_items
+from zarr_core.loader.weights import rounded
 
 _PART = "part"
 # Places of a pass whose samples are computed together, which costs little more than computing one.
@@ -142,39 +142,11 @@ class MixedDataset(BatchDataset):
         fetched = {number: fetch_items(self._parts[number].dataset, samples) for number, samples in chosen.items()}
         if len(fetched) == 1 and not self._with_part and not self._masks.needed:
             return fetched.popitem()[1]
-        batch = self._joined(fetched, places)
-        if batch is not None:
-            return batch
         items: list[Any] = [None] * len(indices)
         for number, of_part in fetched.items():
             for place, item in zip(places[number], of_part, strict=True):
                 items[place] = self._completed(number, item)
         return items
-
-    def _joined(self, fetched: Mapping[int, Any], places: Mapping[int, list[int]]) -> Batch | None:
-        """The batches of the datasets as one; None if they are not tensors of the same shapes."""
-        batches: dict[int, dict[str, Any]] = {}
-        for number, items in fetched.items():
-            if not isinstance(items, Batch) or items.tensors is None or not items.unchanged:
-                return None
-            batches[number] = self._masks.completed(self._parts[number].name, items.tensors, (len(items),))
-        first = next(iter(batches.values()))
-        for tensors in batches.values():
-            if tensors.keys() != first.keys():
-                return None
-            for field, values in tensors.items():
-                if not isinstance(values, Tensor):  # sample ids
-                    return None
-                if values.dtype != first[field].dtype or values.shape[1:] != first[field].shape[1:]:
-                    return None
-        size = sum(map(len, places.values()))
-        joined: dict[str, Tensor] = {}
-        for field, values in first.items():
-            joined[field] = _empty((size, *values.shape[1:]), values.dtype)
-            for number, tensors in batches.items():
-                for place, row in zip(places[number], tensors[field], strict=True):
-                    joined[field][place] = row  # takes half the time of an index
-        return self._batch(joined, places)
 
     def _batch(self, tensors: dict[str, Any], places: Mapping[int, list[int]]) -> Batch:
         if self._with_part:
@@ -188,7 +160,7 @@ class MixedDataset(BatchDataset):
         """An item of a dataset with what the other datasets have besides."""
         if not isinstance(item, Mapping) or not (self._with_part or self._masks.needed):
             return item
-        completed = self._masks.completed(self._parts[number].name, item, ())
+        completed = self._masks.completed(self._parts[number].name, item)
         if self._with_part:
             completed[_PART] = torch.tensor(number)
         if not isinstance(item, BatchItem):
@@ -305,26 +277,21 @@ class _Masks:
                 raise ZarrCoreError(f"{field} of {owners[field]} is no tensor, so it cannot be masked in the others")
         return cls(templates, needed, present)
 
-    def completed(self, name: str, tensors: Mapping[str, Any], batch: tuple[int, ...]) -> dict[str, Any]:
-        """The tensors of a dataset's item, or of a batch of as many, with those that it lacks and the masks."""
+    def completed(self, name: str, item: Mapping[str, Any]) -> dict[str, Any]:
+        """An item of a dataset with the fields that it lacks and the masks."""
         if not self.needed:
-            return dict(tensors)
+            return dict(item)
         completed: dict[str, Any] = {}
         for field, template in self.templates.items():
             missing = field not in self.present[name]
             if missing:
                 fill = math.nan if template.is_floating_point() else 0
-                completed[field] = torch.full((*batch, *template.shape), fill, dtype=template.dtype)
+                completed[field] = torch.full_like(template, fill)
             else:
-                completed[field] = tensors[field]
+                completed[field] = item[field]
             if field in self.needed:
-                completed[f"{field}_missing"] = torch.full(batch, missing)
+                completed[f"{field}_missing"] = torch.tensor(missing)
         return completed
-
-
-def _kind(values: Any) -> Any:
-    """What must be equal for values of several datasets to be one tensor or list."""
-    return (values.dtype, values.shape[1:]) if isinstance(values, Tensor) else type(values)
 
 
 def _check_alike(field: str, first: tuple[str, Any], other: tuple[str, Any]) -> None:
@@ -376,11 +343,8 @@ def _counts(sizes: Mapping[str, int], weights: Mapping[str, float] | None, size:
                 raise ZarrCoreError(f"the weight of {name} is {reprlib.repr(weight)}; weights are positive numbers")
     given = sizes if weights is None else weights
     whole = sum(given.values())
-    shares = {name: total * (weight / whole) for name, weight in given.items()}
-    counts = {name: int(share) for name, share in shares.items()}
-    largest = sorted(shares, key=lambda name: counts[name] - shares[name])
-    for name in largest[: total - sum(counts.values())]:
-        counts[name] += 1
+    shares = np.array([total * (weight / whole) for weight in given.values()])
+    counts = dict(zip(given, rounded(shares, total).tolist(), strict=True))
     for name, count in counts.items():
         if not count:
             raise ZarrCoreError(f"an epoch of {total} samples has none of {name}; use a larger size or weight")
@@ -405,11 +369,3 @@ def _pass(size: int, key: int, number: int, block: int) -> list[int]:
     order = Permutation(size, seed=key, epoch=number)
     samples: list[int] = order(np.arange(start, min(start + _BLOCK, size))).tolist()
     return samples
-
-
-def _empty(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """A tensor in reused memory, where NumPy has its dtype."""
-    try:
-        return torch.from_numpy(reused_memory.empty(shape, str(dtype).removeprefix("torch.")))
-    except TypeError:
-        return torch.empty(shape, dtype=dtype)

@@ -222,21 +222,19 @@ EMPTY_GROUP: dict[str, Any] = {"attributes": {}, "zarr_format": 3, "node_type": 
 
 def group_arrays(group: Mapping[str, Any]) -> dict[str, ArrayLayout]:
     """Layout by array name, from a sample group's ``zarr.json``; raises StoreError."""
-    arrays = {}
     match group:
         case {"consolidated_metadata": {"metadata": dict(below)}}:
             pass
         case _:
             raise StoreError("group metadata is damaged: it lists no arrays")
+    arrays = {}
     for name, metadata in below.items():
-        match metadata:
-            case {"node_type": "array"}:
-                try:
-                    arrays[check_relative_path(name)] = ArrayLayout.from_zarr_json(metadata)
-                except SourceError as error:
-                    raise StoreError(f"group metadata is damaged: {error}") from error
-            case {"node_type": _}:
-                pass
-            case _:
-                raise StoreError(f"group metadata is damaged: {name!r:.100} has no node_type")
+        if not isinstance(metadata, dict) or "node_type" not in metadata:
+            raise StoreError(f"group metadata is damaged: {name!r:.100} has no node_type")
+        if metadata["node_type"] != "array":
+            continue
+        try:
+            arrays[check_relative_path(name)] = ArrayLayout.from_zarr_json(metadata)
+        except SourceError as error:
+            raise StoreError(f"group metadata is damaged: {error}") from error
     return arrays

@@ -35,7 +35,7 @@ class SampleWeights:
     """
 
     def __init__(self, shares: np.ndarray, groups: np.ndarray) -> None:
-        self._units = _whole_units(shares)
+        self._units = rounded(shares * _UNITS, len(shares) * _UNITS)
         self._groups = groups
         content = self._units.tobytes() + groups.tobytes()
         self.digest = hashlib.blake2b(content, digest_size=8).hexdigest()
@@ -106,12 +106,10 @@ class Occurrences:
         return samples, places - first + rounds * self.counts[samples]
 
 
-def _whole_units(shares: np.ndarray) -> np.ndarray:
-    """Shares in units, rounded so that their sum is exact: up for the largest remainders."""
-    units = shares * _UNITS
-    whole: np.ndarray = np.floor(units).astype(np.int64)
-    lacking = len(shares) * _UNITS - int(whole.sum())
-    largest = np.argsort(whole - units, kind="stable")[:lacking]
+def rounded(shares: np.ndarray, total: int) -> np.ndarray:
+    """Shares as whole numbers, int64, that add up to a total: rounded up for the largest remainders."""
+    whole: np.ndarray = np.floor(shares).astype(np.int64)
+    largest = np.argsort(whole - shares, kind="stable")[: total - int(whole.sum())]
     whole[largest] += 1
     return whole
 

@@ -6,6 +6,7 @@ FILES``, ``zarr-core matrix reindex STORE TARGET --features FILE``, and ``zarr-c
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Annotated, Any
 
@@ -147,6 +148,7 @@ def _load(
         of_samples = loader.batches_of(lacking)
         chosen = [*of_samples, *outside(chosen, of_samples)]
     loaded: dict[str, dict[str, Any]] = {}
+    sources: dict[str, Mapping[str, str]] = {}
     failed: dict[str, str] = {}
     retired: list[str] = []
     unchecked: list[str] = []
@@ -159,6 +161,7 @@ def _load(
         retired += done.retired
         unchecked += done.unchecked
         for batch in done.batches:
+            sources[batch_id] = batch.source
             loaded[batch_id] = {
                 "samples": list(batch.sample_ids),
                 "rows": dict(batch.rows),
@@ -177,7 +180,7 @@ def _load(
         "unchecked": unchecked,
         "failed": failed,
         "retired": retired,
-        "sources": _sources_of(matrix, loaded),
+        "sources": sources,
         "metadata": report,
     }
     count = sum(len(batch["samples"]) for batch in loaded.values())
@@ -192,20 +195,6 @@ def _load(
     if retired:
         problems.append(f"left out, because they were retired: {', '.join(retired)}")
     return cli.Result("\n".join([*lines, *problems, str(matrix)]), document, problems, ok=not failed)
-
-
-def _sources_of(matrix: WideMatrix, loaded: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """The state of the warehouse that each loaded batch came from."""
-    # Samples that join a batch are a batch of their own in the matrix.
-    stored: dict[str, str] = {}
-    for batch_id, ids in matrix.batches.items():
-        stored |= dict.fromkeys(ids, batch_id)
-    sources = matrix.batch_sources
-    found = {}
-    for batch_id, batch in loaded.items():
-        first = batch["samples"][0] if batch["samples"] else ""
-        found[batch_id] = sources.get(stored.get(first, ""), {})
-    return found
 
 
 @app.command(usage="Usage: zarr-core matrix metadata STORE [TABLE] [OPTIONS]")

@@ -86,16 +86,6 @@ def test_other_settings_than_the_stores_are_refused_unless_all_is_converted_agai
     assert verify_store(str(source.store), source=str(source.root)).ok
 
 
-def test_a_store_of_an_earlier_version_keeps_its_codec(source: Source) -> None:
-    source.write("s1")
-    source.convert(codec="blosc-lz4")
-    as_an_earlier_version_wrote_it(source.store, "float16")
-    source.write("s2")
-    manifest = source.convert().manifest
-    assert sorted(manifest.samples) == ["s1", "s2"]
-    assert manifest.conversion.settings[manifest.conversion.current]["codec"] == "blosc-lz4:5"
-
-
 def test_the_dtype_of_one_field_can_be_taken_back(source: Source) -> None:
     source.describe(FILES | SPEED)
     source.write("s1", "s2")
@@ -141,12 +131,11 @@ def test_an_interrupted_reconversion_is_continued(source: Source, monkeypatch: p
 
 def test_what_is_held_and_what_is_declared(source: Source) -> None:
     declared = ConversionSettings(values_dtype="float32", chunk_points=8)
-    storage = Storage(source.store)
-    assert held_settings(storage, None, declared) == declared, "there is no store yet"
+    assert held_settings(None, declared) == declared, "there is no store yet"
     source.write("s1", "s2")
     held = ConversionSettings(chunk_points=4)
     manifest = source.convert(chunk_points=4).manifest
-    assert held_settings(storage, manifest, declared) == held
+    assert held_settings(manifest, declared) == held
     assert describe_changes(manifest, [held.digest], held) == ""
     assert (
         describe_changes(manifest, [held.digest], declared)
@@ -154,7 +143,7 @@ def test_what_is_held_and_what_is_declared(source: Source) -> None:
     )
 
     begun = source.convert(sample_ids=["s2"], reconvert=True, **declared.to_document()).manifest
-    assert held_settings(storage, begun, held) == declared, "whatever is declared"
+    assert held_settings(begun, held) == declared, "whatever is declared"
     unknown = replace(manifest, conversion=None)
     assert describe_changes(unknown, [held.digest], declared) == "other settings, which the store does not record"
 
@@ -173,15 +162,13 @@ def test_another_dataset_is_refused(source: Source, tmp_path: Path) -> None:
     assert source.convert().manifest.dataset_name == "cars"
 
 
-def test_settings_of_an_earlier_version_must_be_given(source: Source) -> None:
+def test_a_store_that_records_no_settings_gets_those_of_the_next_conversion(source: Source) -> None:
     source.write("s1")
-    source.convert(chunk_points=1000)
+    source.convert(chunk_points=4)
     as_an_earlier_version_wrote_it(source.store, "float16")
-    source.write("s2")
-    with pytest.raises(StoreError, match=r"Give the settings .* --reconvert"):
-        source.convert()
-    assert ids(source.convert(chunk_points=1000).having("converted")) == ["s2"]
-    assert ids(source.convert().having("up to date")) == ["s1", "s2"]
+    manifest = source.convert(chunk_points=8).manifest
+    assert manifest.conversion.settings[manifest.conversion.current]["chunk_points"] == 8
+    assert manifest.samples["s1"].settings == manifest.conversion.current
 
 
 @pytest.mark.parametrize(

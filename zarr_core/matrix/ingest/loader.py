@@ -43,6 +43,7 @@ class IngestedBatch:
         rows: number of unloaded rows by value; each row has a cell of its own.
         without_value: number of rows without a value, by value.
         cells: number of cells of each value's table, including cells without a row.
+        source: the state of the warehouse that the batch came from.
         seconds: time for unloading, scattering and appending.
     """
 
@@ -51,6 +52,7 @@ class IngestedBatch:
     rows: Mapping[str, int]
     without_value: Mapping[str, int]
     cells: int
+    source: Mapping[str, str]
     seconds: float
 
 
@@ -291,7 +293,7 @@ class MatrixLoader:
         cells = len(sample_ids) * len(self.matrix.feature_ids)
         text = "%s: batch %s: %d samples, %s rows of %d cells, %.1f s"
         logger.info(text, url, batch_id, len(sample_ids), counted, cells, seconds)
-        return IngestedBatch(batch_id, tuple(sample_ids), rows, without, cells, seconds)
+        return IngestedBatch(batch_id, tuple(sample_ids), rows, without, cells, source, seconds)
 
     def _append_once(
         self, batch_id: str, sample_ids: Sequence[str], tables: Mapping[str, np.ndarray], source: Mapping[str, str]

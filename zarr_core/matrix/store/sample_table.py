@@ -24,10 +24,8 @@ from zarr_core.errors import CorruptChunkError, MatrixError, UnknownFieldError
 from zarr_core.matrix.store.axis_file import opened_file
 from zarr_core.matrix.store.batch_names import among, home_of, is_name, outside
 from zarr_core.matrix.store.commits import commit
-from zarr_core.matrix.store.head import HEAD
 from zarr_core.matrix.store.state import METADATA, MatrixState, MetadataTable
 from zarr_core.storage import Storage
-from zarr_core.versioning.generations import load_same
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -109,30 +107,36 @@ def set_metadata(
     storage: Storage, state: MatrixState, kind: Kind, given: pa.Table, *, replace_all: bool
 ) -> tuple[MatrixState, MetadataReport]:
     """Commit a table that :func:`read_table` returned, or merge it; see ``WideMatrix.set_metadata``."""
-    key = KEYS[kind]
-    while True:
-        gone = state.retired.sample_ids if kind == "samples" else set()
-        table = given.filter(_is_in(given[key], gone, invert=True))
+
+    def change(current: MatrixState) -> MatrixState:
+        table = given.filter(_is_in(given[KEYS[kind]], _retired(current, kind), invert=True))
         if kind == "samples" and "batch_id" in table.column_names:
-            _check_batches(storage.url, state, table)
+            _check_batches(storage.url, current, table)
             table = table.drop_columns(["batch_id"])
         other: Kind = "batches" if kind == "samples" else "samples"
-        doubled = {*_columns_of(state, other), KEYS[other]}.intersection(table.column_names)
+        doubled = {*_columns_of(current, other), KEYS[other]}.intersection(table.column_names)
         if doubled:
             raise MatrixError(f"{storage.url}: column {min(doubled)!r} is already in the table of {other}")
-        before = load_table(storage, state, kind)
+        before = load_table(storage, current, kind)
         if before is not None and not replace_all:
             table = _merged(storage.url, before, table)
-        committed = state if before is not None and table.equals(before) else _commit(storage, state, kind, table)
-        if committed is not None:
-            return committed, _report(committed, kind, table, given[key].to_pylist(), gone)
-        state = load_same(storage, HEAD, state)
+        if before is not None and table.equals(before):
+            return current
+        metadata = {**current.metadata, kind: _write(storage, table, kind)}
+        return replace(current, metadata=dict(sorted(metadata.items(), reverse=True)))
+
+    committed = commit(storage, state, change)
+    assert committed is not None
+    return committed, _report(committed, kind, load_table(storage, committed, kind), given[KEYS[kind]].to_pylist())
 
 
-def _report(
-    state: MatrixState, kind: Kind, table: pa.Table, given: Sequence[str], retired: Collection[str]
-) -> MetadataReport:
+def _retired(state: MatrixState, kind: Kind) -> set[str]:
+    return state.retired.sample_ids if kind == "samples" else set()
+
+
+def _report(state: MatrixState, kind: Kind, table: pa.Table, given: Sequence[str]) -> MetadataReport:
     """Compare the ids of the table with those of the matrix."""
+    retired = _retired(state, kind)
     rows = set(table[KEYS[kind]].to_pylist())
     missing, described = [], set()
     for name in state.rows if kind == "samples" else state.batches:
@@ -389,15 +393,3 @@ def _write(storage: Storage, table: pa.Table, kind: Kind) -> MetadataTable:
     storage.create(path, data)
     columns = {field.name: str(field.type) for field in table.schema if field.name != KEYS[kind]}
     return MetadataTable(path, hashlib.sha256(data).hexdigest(), len(table), columns)
-
-
-def _commit(storage: Storage, state: MatrixState, kind: Kind, table: pa.Table) -> MatrixState | None:
-    """The committed state; None if tables, batches or retired samples have changed since ``state``."""
-    metadata = {**state.metadata, kind: _write(storage, table, kind)}
-
-    def change(current: MatrixState) -> MatrixState | None:
-        if (current.metadata, current.retired, current.batches) != (state.metadata, state.retired, state.batches):
-            return None
-        return replace(current, metadata=dict(sorted(metadata.items(), reverse=True)))
-
-    return commit(storage, state, change)

@@ -7,20 +7,17 @@ results. If it is interrupted, the next run continues from there.
 from __future__ import annotations
 
 import logging
-import os
 import time
 from collections import defaultdict
-from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 from tqdm import tqdm
 
 from zarr_core._util.arguments import whole_number
-from zarr_core._util.budget import Budget
 from zarr_core._util.processes import (
     EXECUTOR_IN_FLIGHT,
     WorkerDiedError,
@@ -37,15 +34,14 @@ from zarr_core.format.packed import SUFFIX
 from zarr_core.points.convert.job import ConversionJob
 from zarr_core.points.convert.plan import Task, plan
 from zarr_core.points.convert.publish import Pending, PublishReport, commit_results
-from zarr_core.points.convert.request import MAX_RETIRED_SHARE, ConversionRequest, Fingerprint
+from zarr_core.points.convert.request import ConversionRequest, of_fields
 from zarr_core.points.convert.sample import ConversionResult, Status, convert_sample, failure, quarantined
 from zarr_core.points.convert.writer import GroupWriter, Repair
 from zarr_core.points.store.columns import expected_columns, misfit
 from zarr_core.points.store.manifest import SampleEntry, StoreManifest
 from zarr_core.sources.left_out import notes_by_reason, some
-from zarr_core.sources.parts import Part
 from zarr_core.sources.sample import FoundSamples, SourceSample
-from zarr_core.sources.selection import DatasetKind, with_all_present
+from zarr_core.sources.selection import with_all_present
 from zarr_core.storage import is_local
 from zarr_core.versioning.generations import Retention
 
@@ -54,7 +50,7 @@ logger = logging.getLogger(__name__)
 # Seconds between commits of a long conversion, so that readers can use its samples before it ends.
 _COMMIT_SECONDS = 60.0
 # Samples that this process converts at a time if the source or the store is on a network, and how large their files
-# may be together. A larger sample is converted alone.
+# may be together.
 _OVERLAPPING = 4
 _OVERLAPPING_BYTES = 512 << 20
 
@@ -91,27 +87,9 @@ class ConversionReport:
         return all(result.status in ("converted", "up to date") for result in self.results)
 
 
+@of_fields()
 def convert(
-    dataset_kind: DatasetKind,
-    store_root: str | os.PathLike[str],
-    *,
-    root: str | os.PathLike[str] | None = None,
-    source_url: str | None = None,
-    splits: Sequence[str] | None = None,
-    sample_ids: Collection[str] | None = None,
-    part: Part | None = None,
-    limit: int | None = None,
-    dataset_name: str | None = None,
-    retry_quarantined: bool = False,
-    force: bool = False,
-    retire_vanished: bool = False,
-    max_retired_share: float = MAX_RETIRED_SHARE,
-    reconvert: bool = False,
-    fingerprint: Fingerprint | None = None,
-    workers: int = 1,
-    executor: Executor | None = None,
-    progress: bool = False,
-    **settings: Any,
+    request: ConversionRequest, *, workers: int = 1, executor: Executor | None = None, progress: bool = False
 ) -> ConversionReport:
     """Convert and commit the samples that are new or changed.
 
@@ -133,24 +111,6 @@ def convert(
         StoreError: the store cannot be used, or holds another dataset, or was converted with other settings; samples
             converted before are committed.
     """
-    request = ConversionRequest(
-        dataset_kind,
-        store_root,
-        root=root,
-        source_url=source_url,
-        splits=splits,
-        sample_ids=sample_ids,
-        part=part,
-        limit=limit,
-        dataset_name=dataset_name,
-        retry_quarantined=retry_quarantined,
-        force=force,
-        retire_vanished=retire_vanished,
-        max_retired_share=max_retired_share,
-        reconvert=reconvert,
-        fingerprint=fingerprint,
-        settings=settings,
-    )
     return run_conversion(request, workers=workers, executor=executor, progress=progress)
 
 
@@ -261,38 +221,11 @@ def _remove_refused(job: ConversionJob, pending: Pending) -> None:
     storage.delete(left)
 
 
+@of_fields(without=("part", "limit", "retire_vanished", "max_retired_share"))
 def iter_convert(
-    dataset_kind: DatasetKind,
-    store_root: str | os.PathLike[str],
-    *,
-    root: str | os.PathLike[str] | None = None,
-    source_url: str | None = None,
-    splits: Sequence[str] | None = None,
-    sample_ids: Collection[str] | None = None,
-    dataset_name: str | None = None,
-    retry_quarantined: bool = False,
-    force: bool = False,
-    reconvert: bool = False,
-    fingerprint: Fingerprint | None = None,
-    workers: int = 1,
-    executor: Executor | None = None,
-    **settings: Any,
+    request: ConversionRequest, *, workers: int = 1, executor: Executor | None = None
 ) -> Iterator[ConversionResult]:
     """:func:`convert_each` for a :class:`~zarr_core.points.convert.request.ConversionRequest` of these fields."""
-    request = ConversionRequest(
-        dataset_kind,
-        store_root,
-        root=root,
-        source_url=source_url,
-        splits=splits,
-        sample_ids=sample_ids,
-        dataset_name=dataset_name,
-        retry_quarantined=retry_quarantined,
-        force=force,
-        reconvert=reconvert,
-        fingerprint=fingerprint,
-        settings=settings,
-    )
     return convert_each(request, workers=workers, executor=executor)
 
 
@@ -345,11 +278,7 @@ def convert_samples(
     source, writer, seconds = job.selection.source, job.writer, sample_seconds()
     again = job.request.retry_quarantined
     if executor is None and (workers == 1 or len(tasks) < 2):
-        if len(tasks) > 1 and not (is_local(source.url) and writer.storage.is_local):
-            yield from _convert_overlapping(job, tasks, seconds)
-            return
-        for sample, repair in tasks:
-            yield convert_sample(writer, source, sample, again, repair, seconds)
+        yield from _convert_here(job, tasks, seconds)
         return
 
     # Every call carries its writer, so the writer carries only its sample's tombstones.
@@ -386,19 +315,25 @@ def _shared(job: ConversionJob, result: ConversionResult) -> ConversionResult:
     return result
 
 
-def _convert_overlapping(
-    job: ConversionJob, tasks: Sequence[Task], seconds: float
-) -> Generator[ConversionResult, None, None]:
-    """Convert samples in threads of this process, so that some wait for the network while others are encoded."""
-    budget = Budget(_OVERLAPPING_BYTES)
+def _overlapping(tasks: Sequence[Task]) -> int:
+    """How many samples this process converts at a time: as many as the largest of them would let it."""
+    largest = max((sample.n_bytes for sample, _ in tasks), default=0)
+    return min(len(tasks), _OVERLAPPING, _OVERLAPPING_BYTES // max(largest, 1))
+
+
+def _convert_here(job: ConversionJob, tasks: Sequence[Task], seconds: float) -> Iterator[ConversionResult]:
+    """Convert samples in this process; in threads, some wait for a network while others are encoded."""
+    source, writer = job.selection.source, job.writer
+    together = 1 if is_local(source.url) and writer.storage.is_local else _overlapping(tasks)
 
     def convert_one(task: Task) -> ConversionResult:
         sample, repair = task
-        with budget.taking(sample.n_bytes):
-            again = job.request.retry_quarantined
-            return convert_sample(job.writer, job.selection.source, sample, again, repair, seconds)
+        return convert_sample(writer, source, sample, job.request.retry_quarantined, repair, seconds)
 
-    with ThreadPoolExecutor(_OVERLAPPING, thread_name_prefix="zarr_core.convert") as threads:
+    if together <= 1:
+        yield from map(convert_one, tasks)
+        return
+    with ThreadPoolExecutor(together, thread_name_prefix="zarr_core.convert") as threads:
         yield from map_in_processes(
             convert_one, tasks, 1, lambda task, error: failure(task[0].sample_id, error), threads
         )

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import logging
-import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from zarr_core.errors import CollectedError, RetirementError, SourceError
 from zarr_core.points.convert.job import ConversionJob, check_dataset
-from zarr_core.points.convert.request import MAX_RETIRED_SHARE, ConversionRequest, Fingerprint
+from zarr_core.points.convert.request import ConversionRequest, of_fields
 from zarr_core.points.store.columns import find_misfits, with_recorded_fields, without
 from zarr_core.points.store.head import HEAD
 from zarr_core.points.store.manifest import Quarantine, SampleEntry, StoreManifest, columns_of
 from zarr_core.points.store.recorded_settings import check_agreement, current_settings, recorded_conversion
 from zarr_core.sources.sample import FoundSamples, SampleSource, SourceSample
-from zarr_core.sources.selection import DatasetKind, Selection, overlaps, with_current_splits
+from zarr_core.sources.selection import Selection, overlaps, with_current_splits
 from zarr_core.storage import Storage
 from zarr_core.versioning.generations import commit
 
@@ -89,34 +87,9 @@ class _Attempt:
     excess: Collection[str]
 
 
-def publish(
-    dataset_kind: DatasetKind,
-    store_root: str | os.PathLike[str],
-    *,
-    root: str | os.PathLike[str] | None = None,
-    source_url: str | None = None,
-    splits: Sequence[str] | None = None,
-    dataset_name: str | None = None,
-    retire_vanished: bool | Collection[str] = False,
-    max_retired_share: float = MAX_RETIRED_SHARE,
-    reconvert: bool = False,
-    fingerprint: Fingerprint | None = None,
-    **settings: Any,
-) -> PublishReport:
+@of_fields(without=("sample_ids", "part", "limit", "retry_quarantined", "force"))
+def publish(request: ConversionRequest) -> PublishReport:
     """:func:`publish_finished` for a :class:`~zarr_core.points.convert.request.ConversionRequest` of these fields."""
-    request = ConversionRequest(
-        dataset_kind,
-        store_root,
-        root=root,
-        source_url=source_url,
-        splits=splits,
-        dataset_name=dataset_name,
-        retire_vanished=retire_vanished,
-        max_retired_share=max_retired_share,
-        reconvert=reconvert,
-        fingerprint=fingerprint,
-        settings=settings,
-    )
     return publish_finished(request)
 
 
@@ -155,12 +128,11 @@ def commit_results(job: ConversionJob, pending: Pending, *, retire: bool = True)
             store was deleted or replaced.
     """
     storage = job.writer.storage
-    read: dict[str, SampleEntry] = {}
     attempts: list[_Attempt] = []
     collected: list[str] = []
 
     def change(current: StoreManifest | None) -> StoreManifest:
-        attempt = _attempt(job, pending, current, retire, read)
+        attempt = _attempt(job, pending, current, retire)
         attempts.append(attempt)
         if current is None and not attempt.after.samples and not job.request.is_shared:
             raise _NoSamplesError
@@ -188,20 +160,8 @@ def commit_results(job: ConversionJob, pending: Pending, *, retire: bool = True)
     return _report(made, manifest, collected)
 
 
-def _attempt(
-    job: ConversionJob,
-    pending: Pending,
-    current: StoreManifest | None,
-    retire: bool,
-    read: dict[str, SampleEntry],
-) -> _Attempt:
-    """The next state of a store, made from the current one.
-
-    Args:
-        job, pending, retire: as for :func:`commit_results`.
-        current: the state of the store; None if there is none.
-        read: samples by path whose fields were read from their groups; those read now are added.
-    """
+def _attempt(job: ConversionJob, pending: Pending, current: StoreManifest | None, retire: bool) -> _Attempt:
+    """The next state of a store, made from the current one; None if there is no store."""
     request, storage, settings = job.request, job.writer.storage, job.writer.settings
     description = job.selection.source.description
     check_dataset(storage, current, description.name, request.dataset_name)
@@ -212,7 +172,7 @@ def _attempt(
         start = replace(start, splits=job.manifest.splits, excluded=job.manifest.excluded)
     selection = _with_current_splits(job, start)
     vanished, excess = _vanished(request, selection, start) if retire else (set(), set())
-    samples = with_recorded_fields(storage, start, read)
+    samples = with_recorded_fields(storage, start)
     kept = without(samples, vanished)
     misfits = find_misfits(kept, pending.written)
     fitting = without(pending.written, misfits)

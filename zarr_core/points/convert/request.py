@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
-from typing import Any, Literal, get_args
+from functools import wraps
+from typing import Any, Literal, TypeVar, get_args
 
 from zarr_core._util.arguments import whole_number
 from zarr_core._util.redaction import refuse_credentials
@@ -19,6 +21,8 @@ from zarr_core.sources.selection import DatasetKind, open_source
 Fingerprint = Literal["version", "content"]
 # Share of a store's samples that one commit may retire, unless its caller confirms more.
 MAX_RETIRED_SHARE = 0.1
+
+_Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True)
@@ -95,3 +99,30 @@ class ConversionRequest:
     def open_source(self) -> SampleSource:
         """The source, which is not listed yet; raises SourceError."""
         return open_source(self.dataset_kind, root=self.root, source_url=self.source_url, splits=self.splits)
+
+
+def of_fields(*, without: Collection[str] = ()) -> Callable[[Callable[..., _Result]], Callable[..., _Result]]:
+    """Make a function of a request one of the request's fields, and of its settings by name.
+
+    Args:
+        without: fields that the function does not use and so does not take.
+    """
+    fields = dict(inspect.signature(ConversionRequest).parameters)
+    for name in ("settings", *without):
+        del fields[name]
+
+    def decorate(function: Callable[..., _Result]) -> Callable[..., _Result]:
+        _, *options = inspect.signature(function).parameters.values()
+
+        @wraps(function)
+        def of_arguments(dataset_kind: DatasetKind, store_root: str | os.PathLike[str], **given: Any) -> _Result:
+            chosen = {name: given.pop(name) for name in fields if name in given}
+            own = {option.name: given.pop(option.name) for option in options if option.name in given}
+            return function(ConversionRequest(dataset_kind, store_root, **chosen, settings=given), **own)
+
+        settings = inspect.Parameter("settings", inspect.Parameter.VAR_KEYWORD)
+        signature = inspect.Signature([*fields.values(), *options, settings])
+        of_arguments.__signature__ = signature  # type: ignore[attr-defined]
+        return of_arguments
+
+    return decorate

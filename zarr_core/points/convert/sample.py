@@ -6,16 +6,15 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, wait
+from concurrent.futures import wait
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
-from threading import Thread
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 from zarr_core._util.processes import WorkerDiedError
-from zarr_core._util.time_limit import TimeLimitError, call_within
+from zarr_core._util.time_limit import TimeLimitError, call_in_thread, call_within
 from zarr_core.errors import SampleError, SourceError
 from zarr_core.format.names import POSITION
 from zarr_core.points.convert.writer import GroupWriter, Repair, SampleContent
@@ -181,7 +180,7 @@ def loaded_ahead(load: Callable[[str], _Loaded], names: Sequence[str]) -> Iterat
         load: called once for each name, in order.
         names: the names, in the order in which the caller will request them.
     """
-    loads = (_loading(load, name) for name in names)  # one starts when it is taken
+    loads = (call_in_thread(partial(load, name), "zarr_core.load") for name in names)  # one starts when it is taken
     coming = deque(islice(loads, 1))
 
     def next_one(_: str) -> _Loaded:
@@ -193,20 +192,6 @@ def loaded_ahead(load: Callable[[str], _Loaded], names: Sequence[str]) -> Iterat
         yield next_one
     finally:
         wait(coming)
-
-
-def _loading(load: Callable[[str], _Loaded], name: str) -> Future[_Loaded]:
-    """Start to load one name in a thread of its own."""
-    future: Future[_Loaded] = Future()
-
-    def run() -> None:
-        try:
-            future.set_result(load(name))
-        except BaseException as error:
-            future.set_exception(error)
-
-    Thread(target=run, name="zarr_core.load", daemon=True).start()
-    return future
 
 
 def _is_unchanged(source: SampleSource, sample: SourceSample) -> bool:

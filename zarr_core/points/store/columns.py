@@ -75,23 +75,12 @@ def without(results: Mapping[str, _Result], sample_ids: Collection[str]) -> dict
     return {sample_id: result for sample_id, result in results.items() if sample_id not in sample_ids}
 
 
-def with_recorded_fields(
-    storage: Storage, manifest: StoreManifest, known: dict[str, SampleEntry]
-) -> dict[str, SampleEntry]:
-    """The samples of a store with their fields. Published stores do not record them.
-
-    Args:
-        storage: the store.
-        manifest: of the store.
-        known: samples that were read before, by path; those read now are added.
-    """
-    unknown = {i: entry for i, entry in manifest.samples.items() if entry.fields is None}
-    missing = [i for i, entry in unknown.items() if entry.relpath not in known]
-    if missing:
-        with ThreadPoolExecutor(_READS) as pool:
-            for entry in pool.map(partial(_with_fields, storage, manifest), missing):
-                known[entry.relpath] = entry
-    return {**manifest.samples, **{i: known[entry.relpath] for i, entry in unknown.items()}}
+def with_recorded_fields(storage: Storage, manifest: StoreManifest) -> dict[str, SampleEntry]:
+    """The samples of a store with their fields. Published stores do not record them."""
+    unknown = [i for i, entry in manifest.samples.items() if entry.fields is None]
+    with ThreadPoolExecutor(_READS) as pool:
+        read = pool.map(partial(_with_fields, storage, manifest), unknown)
+        return {**manifest.samples, **dict(zip(unknown, read, strict=True))}
 
 
 def _with_fields(storage: Storage, manifest: StoreManifest, sample_id: str) -> SampleEntry:

@@ -10,8 +10,8 @@ from __future__ import annotations
 import json
 import reprlib
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Annotated, Any
 
@@ -19,8 +19,8 @@ from pydantic import AfterValidator, BeforeValidator, Field, TypeAdapter, Valida
 from pydantic.types import GetPydanticSchema
 
 from zarr_core._util.arguments import check_names
-from zarr_core._util.documents import DocumentError, describe_problems, expect, parse_json
-from zarr_core.errors import ManifestError, SourceError, UnknownFieldError, ZarrCoreError
+from zarr_core._util.documents import DocumentError, checked_by, describe_problems, expect, parse_json
+from zarr_core.errors import ManifestError, UnknownFieldError, ZarrCoreError
 from zarr_core.format.array_metadata import COORDS_DTYPE, MAX_CHUNKS, MAX_COMPONENTS, MAX_POINTS, VALUES_DTYPE
 from zarr_core.format.names import POSITION, check_relative_path, check_sample_id
 from zarr_core.format.object_names import MANIFEST
@@ -33,22 +33,10 @@ FORMAT_VERSION = 1
 _MAX_INT = 2**63 - 1
 
 
-def _checked(check: Callable[[str], str]) -> AfterValidator:
-    """A validator of pydantic, which expects a ValueError, from a check that raises SourceError."""
-
-    def validate(text: str) -> str:
-        try:
-            return check(text)
-        except SourceError as error:
-            raise DocumentError(str(error)) from error
-
-    return AfterValidator(validate)
-
-
 # Types of a document's values; it is parsed into the classes below, and other keys are ignored.
 _Count = Annotated[int, Field(strict=True, ge=1, le=_MAX_INT)]
 _Components = Annotated[_Count, Field(le=MAX_COMPONENTS)]
-_Path = Annotated[str, _checked(check_relative_path)]
+_Path = Annotated[str, checked_by(check_relative_path)]
 # Dtypes of Zarr arrays that NumPy and torch both support.
 _Dtype = Annotated[str, Field(pattern=r"^(float(16|32|64)|u?int(8|16|32|64)|bool)$")]
 
@@ -94,8 +82,7 @@ class SampleEntry:
         fingerprint: digest of the source files' names, sizes and versions; "" in published stores.
         settings: digest of the conversion settings; "" in published stores.
         bytes: stored bytes of its arrays; 0 in published stores.
-        fields: its arrays by canonical name; None if the manifest does not record them (published stores, and stores of
-            earlier versions of this library).
+        fields: its arrays by canonical name; None if the manifest does not record them (published stores).
         content: digest of its content, if the content of its source files was replaced under the same sizes and times;
             else "".
         head: bytes at the beginning of a packed sample that tell where its fields are; 0 for a folder.
@@ -188,12 +175,11 @@ class StoreManifest:
         excluded: ids that the source's blacklists exclude from every split.
         quarantine: refused samples by id.
         retired: ids of samples that a commit removed because they vanished from the source.
-        conversion: settings of the conversions; None if they are not recorded (published stores, and stores of earlier
-            versions of this library).
-        origin: for a staged copy, the ``store`` and ``generation`` it was copied from; else empty.
-        retention: tags and pending deletions; part of the current state only.
+        conversion: settings of the conversions; None if they are not recorded (published stores).
         fingerprints: "version" if samples are identified by the names, sizes and versions (etag or modification time)
             of their source files, "content" if by the SHA-256 of each file.
+        origin: for a staged copy, the ``store`` and ``generation`` it was copied from; else empty.
+        retention: tags and pending deletions; part of the current state only.
     """
 
     dataset_name: str
@@ -202,7 +188,7 @@ class StoreManifest:
     values_dtype: str = VALUES_DTYPE
     compressor: Annotated[str, BeforeValidator(str)] = ""
     domains: Annotated[Mapping[str, DomainLayout], AfterValidator(_check_columns)] = field(default_factory=dict)
-    samples: Mapping[Annotated[str, _checked(check_sample_id)], SampleEntry] = field(default_factory=dict)
+    samples: Mapping[Annotated[str, checked_by(check_sample_id)], SampleEntry] = field(default_factory=dict)
     generation: Annotated[int, Field(strict=True, ge=0, le=MAX_GENERATION)] = 0
     dataset_kind: str = ""
     splits: Mapping[str, list[str]] = field(default_factory=dict)
@@ -210,9 +196,9 @@ class StoreManifest:
     quarantine: Mapping[str, Quarantine] = field(default_factory=dict)
     retired: frozenset[str] = frozenset()
     conversion: Conversion | None = None
+    fingerprints: str = "version"
     origin: Mapping[str, Any] = field(default_factory=dict)
     retention: Retention = field(default_factory=Retention)
-    fingerprints: str = "version"
 
     def with_samples(self, sample_ids: Collection[str]) -> StoreManifest:
         """The manifest of these samples alone, with the same columns."""
@@ -279,53 +265,24 @@ class StoreManifest:
 
     def to_json(self) -> bytes:
         """The content of ``manifest.json``. Equal states give equal bytes."""
-        samples = {}
-        for sample_id in sorted(self.samples):
-            entry = self.samples[sample_id]
-            samples[sample_id] = {
-                "relpath": entry.relpath,
-                "domains": {
-                    name: {  # written out, because it runs for each of many thousand grids
-                        "n_points": grid.n_points,
-                        "chunk_points": grid.chunk_points,
-                        "shard_points": grid.shard_points,
-                        "n_chunks": grid.n_chunks,
-                    }
-                    for name, grid in entry.domains.items()
-                },
-                "fingerprint": entry.fingerprint,
-                "settings": entry.settings,
-                "bytes": entry.bytes,
-            }
+        samples, quarantine = dict(sorted(self.samples.items())), dict(sorted(self.quarantine.items()))
+        ordered = replace(self, samples=samples, quarantine=quarantine)
+        first = {"dataset_name": self.dataset_name, "format_version": FORMAT_VERSION}
+        first |= {"generation": self.generation, "dataset_kind": self.dataset_kind}
+        document = first | _PARSER.dump_python(ordered, exclude=_NOT_DUMPED)
+        for sample_id, listed in document["samples"].items():
+            entry = samples[sample_id]
+            content, head = listed.pop("content"), listed.pop("head")
             if entry.fields is not None and entry.fields != self._usual.of(entry.domains):
-                samples[sample_id]["fields"] = {name: [c.dtype, c.dim] for name, c in entry.fields.items()}
-            if entry.content:
-                samples[sample_id]["content"] = entry.content
-            if entry.head:
-                samples[sample_id]["head"] = entry.head
-        document = {
-            "dataset_name": self.dataset_name,
-            "format_version": FORMAT_VERSION,
-            "generation": self.generation,
-            "dataset_kind": self.dataset_kind,
-            "shuffle_seed": self.shuffle_seed,
-            "coords_dtype": self.coords_dtype,
-            "values_dtype": self.values_dtype,
-            "compressor": self.compressor,
-            "domains": {name: asdict(domain) for name, domain in self.domains.items()},
-            "samples": samples,
-            "splits": dict(self.splits),
-            "excluded": sorted(self.excluded),
-            "quarantine": {sample_id: asdict(entry) for sample_id, entry in sorted(self.quarantine.items())},
-        }
-        if self.retired:
-            document["retired"] = sorted(self.retired)
-        if self.conversion is not None:
-            document["conversion"] = asdict(self.conversion)
-        if self.fingerprints != "version":
-            document["fingerprints"] = self.fingerprints
-        if self.origin:
-            document["origin"] = dict(self.origin)
+                listed["fields"] = {name: [c.dtype, c.dim] for name, c in entry.fields.items()}
+            if content:
+                listed["content"] = content
+            if head:
+                listed["head"] = head
+        document |= {"excluded": sorted(self.excluded), "retired": sorted(self.retired)}
+        for name, default in _OMITTED.items():
+            if document[name] == default:
+                del document[name]
         if retention := self.retention.to_document():
             document["retention"] = retention
         return (json.dumps(document, separators=(",", ":")) + "\n").encode()
@@ -372,6 +329,9 @@ class StoreManifest:
 
 
 _PARSER = TypeAdapter(StoreManifest)
+# What to_json omits where it has these values, and what it writes in another way.
+_OMITTED: dict[str, Any] = {"retired": [], "conversion": None, "fingerprints": "version", "origin": {}}
+_NOT_DUMPED: dict[str, Any] = {"retention": True, "samples": {"__all__": {"fields"}}}
 
 
 def columns_of(samples: Mapping[str, SampleEntry]) -> dict[str, DomainLayout]:

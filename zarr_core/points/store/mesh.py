@@ -16,10 +16,10 @@ from pydantic import StrictInt, TypeAdapter
 
 from zarr_core._util.documents import check_model, parse_json, to_json
 from zarr_core.errors import CorruptChunkError
-from zarr_core.format.array_metadata import EMPTY_GROUP
+from zarr_core.format.array_metadata import EMPTY_GROUP, ArrayLayout
 from zarr_core.format.codecs import Codec
 from zarr_core.format.object_names import ZARR_JSON
-from zarr_core.format.shards import passes_checksum, with_checksum
+from zarr_core.format.shards import encode_chunk, passes_checksum, with_checksum
 from zarr_core.sources.formats.contents import Mesh
 
 #: Folder of the meshes in a sample's group. No domain has this name, because those begin with a letter.
@@ -27,6 +27,8 @@ MESH = "_mesh"
 _ARRAYS = {"points": 3, "connectivity": 1, "offsets": 1, "types": 1}
 _CHUNK_ROWS = 1 << 20
 _CODEC = Codec.parse("zstd:3")
+# Codecs raise RuntimeError for damaged bytes.
+_DAMAGE = (OSError, ValueError, RuntimeError, BadZipFile)
 
 Write = Callable[[str, Iterable[bytes]], int]
 
@@ -48,9 +50,11 @@ def write_mesh(write: Write, relpath: str, domain: str, mesh: Mesh) -> dict[str,
         values = np.ascontiguousarray(getattr(mesh, name)).reshape(-1, _ARRAYS[name])
         path = f"{relpath}/{MESH}/{domain}_{name}"
         rows = max(min(_CHUNK_ROWS, len(values)), 1)
-        write(f"{path}/{ZARR_JSON}", [to_json(_metadata(values, rows))])
+        layout = ArrayLayout(*values.shape, rows, rows, values.dtype.name, _CODEC, sharded=False)
+        write(f"{path}/{ZARR_JSON}", [to_json(_metadata(layout))])
         for chunk, start in enumerate(range(0, len(values), rows)):
-            size += write(f"{path}/c/{chunk}/0", [_encoded(values[start : start + rows], rows)])
+            data = encode_chunk(layout, values[start : start + rows])
+            size += write(f"{path}/c/{chunk}/0", [with_checksum(data)])
     return {"at": mesh.at, "bytes": size}
 
 
@@ -95,12 +99,7 @@ def read_meshes(root: str, relpath: str, recorded: dict[str, Any]) -> Iterator[t
             path = f"{group}/{MESH}/{domain}_{name}".lstrip("/")
             try:
                 values = np.asarray(zarr.open_array(make_store(place), path=path, mode="r")[...])
-            except (
-                OSError,
-                ValueError,
-                RuntimeError,
-                BadZipFile,
-            ) as error:  # codecs raise RuntimeError for damaged bytes
+            except _DAMAGE as error:
                 raise CorruptChunkError(f"{relpath}/{MESH}/{domain}_{name}: {error}") from error
             arrays[name] = values if width > 1 else values.ravel()
         points, connectivity, offsets, types = (arrays[name] for name in _ARRAYS)
@@ -111,24 +110,9 @@ def _of(recorded: dict[str, Any]) -> dict[str, _Record]:
     return check_model(_RECORDS, recorded.get("meshes", {}), "meshes")
 
 
-def _metadata(values: np.ndarray, rows: int) -> dict[str, Any]:
-    to_bytes: dict[str, Any] = {"name": "bytes"}
-    if values.dtype.itemsize > 1:
-        to_bytes["configuration"] = {"endian": "little"}
-    return {
-        "shape": list(values.shape),
-        "data_type": values.dtype.name,
-        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [rows, values.shape[1]]}},
-        "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
-        "fill_value": 0,
-        "codecs": [to_bytes, *_CODEC.to_zarr_json(values.dtype.name)[1:], {"name": "crc32c"}],
-        "attributes": {},
-        "zarr_format": 3,
-        "node_type": "array",
-    }
-
-
-def _encoded(values: np.ndarray, rows: int) -> bytes:
-    if len(values) < rows:
-        values = np.concatenate([values, np.zeros((rows - len(values), values.shape[1]), values.dtype)])
-    return with_checksum(_CODEC.encode(values))
+def _metadata(layout: ArrayLayout) -> dict[str, Any]:
+    metadata = layout.to_zarr_json() | {"fill_value": 0}
+    del metadata["storage_transformers"]
+    if np.dtype(layout.dtype).itemsize == 1:  # single bytes have no order
+        metadata["codecs"][0] = {"name": "bytes"}
+    return metadata

@@ -10,10 +10,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from zarr_core._util.arguments import check_mapping
 from zarr_core.errors import ManifestError, SourceError, StoreError
 from zarr_core.points.store.manifest import Conversion, StoreManifest
-from zarr_core.points.store.settings import FIELD_DTYPES_EXAMPLE, MAX_ERRORS_EXAMPLE, ConversionSettings
+from zarr_core.points.store.settings import ConversionSettings
 from zarr_core.storage import Storage
 
 # What a document leaves out.
@@ -28,23 +27,19 @@ def choose_settings(
     Args:
         storage: the store.
         manifest: its current manifest; None if there is no store yet.
-        given: the settings that the caller gave, by name. ``field_dtypes`` and ``max_errors`` are added to those of the
+        given: the settings that a request has, by name. ``field_dtypes`` and ``max_errors`` are added to those of the
             store, except "default" and "none", which remove the field's.
         reconvert: use the given settings even if they contradict the store.
 
     Raises:
         SourceError: a given value is invalid.
-        StoreError: a given value contradicts the store, or the settings of an earlier version are not known.
+        StoreError: a given value contradicts the store.
         ManifestError: the recorded settings cannot be read.
     """
-    recorded = None if manifest is None else _settings_of(storage, manifest, given, reconvert)
+    recorded = None if manifest is None else current_settings(manifest)
     if manifest is None or recorded is None:
         return _without_shards(ConversionSettings(**given), given)
-    by_field = {}
-    for name, example in (("field_dtypes", FIELD_DTYPES_EXAMPLE), ("max_errors", MAX_ERRORS_EXAMPLE)):
-        added = given.get(name, {})
-        check_mapping(name, added, example)
-        by_field[name] = {**getattr(recorded, name), **added}
+    by_field = {name: {**getattr(recorded, name), **given.get(name, {})} for name in ("field_dtypes", "max_errors")}
     chosen = replace(recorded, **{**given, **by_field})
     if manifest.samples and not reconvert:
         check_agreement(storage, recorded, chosen)
@@ -57,18 +52,18 @@ def _without_shards(chosen: ConversionSettings, given: Mapping[str, Any]) -> Con
     return chosen
 
 
-def held_settings(storage: Storage, manifest: StoreManifest | None, declared: ConversionSettings) -> ConversionSettings:
+def held_settings(manifest: StoreManifest | None, declared: ConversionSettings) -> ConversionSettings:
     """The settings that new samples of a store are converted with, whatever is declared for it.
 
     Those of the store, if it holds samples; else the declared ones. Other settings need a migration, which a person
     starts with ``reconvert``.
 
     Raises:
-        StoreError, ManifestError: as for :func:`choose_settings`.
+        ManifestError: as for :func:`choose_settings`.
     """
     if manifest is None or not manifest.samples:
         return declared
-    return _settings_of(storage, manifest, declared.to_document(), reconvert=False) or declared
+    return current_settings(manifest) or declared
 
 
 def describe_changes(manifest: StoreManifest, digests: Iterable[str], settings: ConversionSettings) -> str:
@@ -127,25 +122,3 @@ def recorded_conversion(manifest: StoreManifest, settings: ConversionSettings) -
     kept = {digest: document for digest, document in known.items() if digest in named}
     kept[settings.digest] = settings.to_document()
     return Conversion(settings.digest, dict(sorted(kept.items())))
-
-
-def _settings_of(
-    storage: Storage, manifest: StoreManifest, given: Mapping[str, Any], reconvert: bool
-) -> ConversionSettings | None:
-    """The settings of a store; None if it holds no samples of this library."""
-    if manifest.conversion is not None:
-        return current_settings(manifest)
-    digests = {entry.settings for entry in manifest.samples.values() if entry.is_ours}
-    if not digests:
-        return None
-    # All that such a manifest records.
-    asked = ConversionSettings(**{"codec": manifest.compressor, **given})
-    if asked.digest in digests:
-        return asked
-    if reconvert:
-        return None
-    raise StoreError(
-        f"{storage.url} was converted by an earlier version of this library, with settings that its manifest does not "
-        "record. Give the settings that it was converted with, or convert all samples again: --reconvert "
-        "(reconvert=True)"
-    )

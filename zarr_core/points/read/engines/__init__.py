@@ -106,6 +106,13 @@ class FieldRead(NamedTuple):
             stored, wanted = f"{dtype} with {dim} components", f"{out.dtype} with {out.shape[1]}"
             raise OutputMismatchError(f"{self.where}: the array is stored as {stored}, the output is {wanted}")
 
+    def drawn_of(self, points: np.ndarray) -> np.ndarray:
+        """The wanted points, from all points of their span."""
+        if len(self.drawn.runs) == 1:
+            return points
+        start = self.drawn.span[0]
+        return np.concatenate([points[first - start : last - start] for first, last in self.drawn.runs])
+
     def too_large(self) -> StoreError:
         """The error for points that do not fit in memory."""
         return StoreError(f"{self.where}: {self.shape[0]} points do not fit in memory; draw fewer (num_points)")
@@ -150,6 +157,16 @@ class Engine(Protocol):
     def attributes(self, samples: Sequence[tuple[str, SampleEntry]]) -> list[dict[str, Any]]:
         """Attributes of the groups of samples, each given as its name in messages and its manifest entry."""
         ...
+
+
+def copied(reads: Sequence[FieldRead], results: list[np.ndarray], out: Sequence[np.ndarray] | None) -> list[np.ndarray]:
+    """The results of reads, in the arrays of ``out`` if there are any; raises OutputMismatchError."""
+    if out is None:
+        return results
+    for read, target, points in zip(reads, out, results, strict=True):
+        read.check_output(points.dtype, points.shape[1], target)
+        target[...] = points
+    return list(out)
 
 
 def check_origin(where: str, entry: SampleEntry, recorded: Mapping[str, Any]) -> None:

@@ -6,8 +6,7 @@ process.
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
+from functools import lru_cache
 
 import numpy as np
 
@@ -32,8 +31,7 @@ class FrameSizes:
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
-        self._arrays: OrderedDict[str, tuple[ArrayLayout, dict[int, ChunkRange]] | None] = OrderedDict()
-        self._lock = threading.Lock()
+        self._known = lru_cache(_ARRAYS)(self._open)
 
     def check(self, read: FieldRead) -> bool:
         """Whether the layout of the array is one that this library writes: the others are not checked.
@@ -42,11 +40,7 @@ class FrameSizes:
             CorruptChunkError: a chunk of the read claims another size than its layout has.
         """
         try:
-            if read.path in self._arrays:
-                known = self._arrays[read.path]
-            else:
-                known = self._open(read.path)
-                self._keep(read.path, known)
+            known = self._known(read.path)
             if known is None:
                 return False
             layout, chunks = known
@@ -87,9 +81,3 @@ class FrameSizes:
         expected = layout.chunk_points * layout.dim * np.dtype(layout.dtype).itemsize
         if claimed != expected:
             raise ValueError(f"chunk {chunk.number} decodes to {claimed} bytes where {expected} belong")
-
-    def _keep(self, path: str, known: tuple[ArrayLayout, dict[int, ChunkRange]] | None) -> None:
-        with self._lock:
-            self._arrays[path] = known
-            while len(self._arrays) > _ARRAYS:
-                self._arrays.popitem(last=False)

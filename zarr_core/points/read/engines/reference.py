@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import math
 import os
-import threading
 import zlib
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache, lru_cache
 from typing import Any, cast
 from zipfile import BadZipFile
 
@@ -32,7 +31,7 @@ from zarr_core.format import pcodec
 from zarr_core.format.array_metadata import MAX_CHUNKS
 from zarr_core.format.codecs import Codec
 from zarr_core.format.object_names import ATTRIBUTES_KEY, ZARR_JSON
-from zarr_core.points.read.engines import Engine, FieldRead, check_origin, damaged_group, missing_group
+from zarr_core.points.read.engines import Engine, FieldRead, check_origin, copied, damaged_group, missing_group
 from zarr_core.points.store.manifest import SampleEntry
 from zarr_core.storage.zarr_stores import group_place, make_store
 
@@ -82,12 +81,7 @@ class ZarrEngine(Engine):
             for read in reads:
                 self._open(read.where, read.entry)  # once, not in every thread
             results = list(self._handles.threads.map(self._read_field, reads))
-        if out is None:
-            return results
-        for read, target, points in zip(reads, out, results, strict=True):
-            read.check_output(points.dtype, points.shape[1], target)
-            target[...] = points
-        return list(out)
+        return copied(reads, results, out)
 
     def attributes(self, samples: Sequence[tuple[str, SampleEntry]]) -> list[dict[str, Any]]:
         """See :class:`zarr_core.points.read.engines.Engine`."""
@@ -110,14 +104,12 @@ class ZarrEngine(Engine):
             raise read.unreadable(error) from error
         except Exception as error:
             raise StoreError(f"{read.where}: {read.path} cannot be fetched: {_with_type(error)}") from error
-        if len(read.drawn.runs) == 1:
-            return points
-        return np.concatenate([points[first - start : last - start] for first, last in read.drawn.runs])
+        return read.drawn_of(points)
 
     def _open(self, where: str, entry: SampleEntry) -> _OpenSample:
         handles = self._handles
         with _metadata_errors(where, entry):
-            opened = handles.sample(entry)
+            opened = handles.sample(entry.relpath, entry.is_ours)
             recorded: Any = opened.group.attrs.get(ATTRIBUTES_KEY, {})
             check_origin(where, entry, recorded)
         return opened
@@ -164,32 +156,25 @@ def _with_type(error: Exception) -> str:
 
 
 class _Handles:
-    """Open handles of one process. Sockets, locks and threads do not survive a fork."""
+    """Open handles of one process. Sockets, locks and threads do not survive a fork.
+
+    Attributes:
+        sample: opens the sample with a group at a path, of this library or not; the last ones stay open.
+    """
 
     def __init__(self, root: str, store_factory: Callable[[str], Store], threads: int) -> None:
         self.pid = os.getpid()
         self.threads = ThreadPoolExecutor(threads, thread_name_prefix="zarr_core")  # starts none until used
+        self.sample = lru_cache(_OPEN_SAMPLES)(self._open)
         self._root, self._store_factory = root, store_factory
         self._store = store_factory(root)
-        self._samples: OrderedDict[str, _OpenSample] = OrderedDict()
-        self._lock = threading.Lock()
 
-    def sample(self, entry: SampleEntry) -> _OpenSample:
-        """An open sample."""
-        with self._lock:
-            if entry.relpath in self._samples:
-                self._samples.move_to_end(entry.relpath)
-                return self._samples[entry.relpath]
-        # This library writes every chunk; other writers may leave out chunks of zeros.
-        root, path = group_place(self._root, entry.relpath)
+    def _open(self, relpath: str, is_ours: bool) -> _OpenSample:
+        root, path = group_place(self._root, relpath)
         base = self._store if root == self._root else self._store_factory(root)
-        store = _CompleteStore(base) if entry.is_ours else _CheckedStore(base)
-        opened = _OpenSample(zarr.open_group(store, path=path, mode="r", zarr_format=3))
-        with self._lock:
-            self._samples[entry.relpath] = opened
-            while len(self._samples) > _OPEN_SAMPLES:
-                self._samples.popitem(last=False)
-        return opened
+        # This library writes every chunk; other writers may leave out chunks of zeros.
+        store = _CompleteStore(base) if is_ours else _CheckedStore(base)
+        return _OpenSample(zarr.open_group(store, path=path, mode="r", zarr_format=3))
 
 
 class _OpenSample:
@@ -197,15 +182,14 @@ class _OpenSample:
 
     def __init__(self, group: zarr.Group) -> None:
         self.group = group
-        self._arrays: dict[str, zarr.Array[Any] | None] = {}
+        self.array = cache(self._open_array)
 
-    def array(self, name: str) -> zarr.Array[Any] | None:
-        if name not in self._arrays:
-            found = self.group.get(name)
-            if isinstance(found, zarr.Array):
-                _limit(found.metadata.codecs, found.shards or found.chunks, found.dtype)  # type: ignore[union-attr]
-            self._arrays[name] = found if isinstance(found, zarr.Array) else None
-        return self._arrays[name]
+    def _open_array(self, name: str) -> zarr.Array[Any] | None:
+        found = self.group.get(name)
+        if not isinstance(found, zarr.Array):
+            return None
+        _limit(found.metadata.codecs, found.shards or found.chunks, found.dtype)  # type: ignore[union-attr]
+        return found
 
 
 class _CheckedStore(WrapperStore[Store]):

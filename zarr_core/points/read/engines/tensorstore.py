@@ -7,10 +7,9 @@ whose sizes were checked. zarr-python, which raises an error, reads arrays in la
 from __future__ import annotations
 
 import os
-import threading
-from collections import OrderedDict
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,7 @@ import numpy as np
 from zarr_core._util.redaction import redact
 from zarr_core.errors import CorruptChunkError, StoreError
 from zarr_core.format.packed import SUFFIX
-from zarr_core.points.read.engines import Engine, FieldRead, missing_group
+from zarr_core.points.read.engines import Engine, FieldRead, copied, missing_group
 from zarr_core.points.read.engines.frame_sizes import FrameSizes
 from zarr_core.points.read.engines.reference import ZarrEngine
 from zarr_core.points.store.manifest import SampleEntry
@@ -85,19 +84,18 @@ class TensorStoreEngine(Engine):
         for place, read in enumerate(reads):
             if checked[place]:
                 results[place] = _finish(read, results[place])
-        if out is None:
-            return results
-        for read, target, points in zip(reads, out, results, strict=True):
-            read.check_output(points.dtype, points.shape[1], target)
-            target[...] = points
-        return list(out)
+        return copied(reads, results, out)
 
     def _start(self, process: _Process, read: FieldRead) -> Any:
         """The future of a read."""
-        array = process.arrays.get(read.path)
-        if array is None:
-            array = self._open(read)
-            process.keep(read.path, array)
+        try:
+            array = process.array(read.path, read.entry.is_ours)
+        except ValueError as error:
+            if "NOT_FOUND" not in str(error):
+                raise CorruptChunkError(f"{read.where}: {error}; convert the sample again") from error
+            if not self._storage.exists(f"{read.entry.relpath}/zarr.json"):
+                raise missing_group(read.where, read.entry) from error
+            raise read.missing_array() from error
         read.check_array(tuple(array.shape), tuple(array.chunk_layout.read_chunk.shape), array.dtype.numpy_dtype)
         read.allocate(array.dtype.numpy_dtype, array.shape[1])  # TensorStore aborts the process if memory runs out
         start, stop = read.drawn.span
@@ -109,26 +107,6 @@ class TensorStoreEngine(Engine):
 
         return DirectEngine(self._storage.root).attributes(samples)
 
-    def _open(self, read: FieldRead) -> Any:
-        import tensorstore
-
-        spec = {
-            "driver": "zarr3",
-            "kvstore": below(self._kvstore, read.path),
-            "recheck_cached_metadata": "open",
-            "context": {"s3_request_retries": _RETRIES},
-            # This library writes every chunk, and TensorStore reads a missing object as zeros.
-            "fill_missing_data_reads": not read.entry.is_ours,
-        }
-        try:
-            return tensorstore.open(spec, read=True, open=True).result()
-        except ValueError as error:
-            if "NOT_FOUND" not in str(error):
-                raise CorruptChunkError(f"{read.where}: {error}; convert the sample again") from error
-            if not self._storage.exists(f"{read.entry.relpath}/zarr.json"):
-                raise missing_group(read.where, read.entry) from error
-            raise read.missing_array() from error
-
     @property
     def _this_process(self) -> _Process:
         global _used_by
@@ -139,7 +117,7 @@ class TensorStoreEngine(Engine):
             )
         _used_by = os.getpid()
         if self._process is None:
-            self._process = _Process(self._storage)
+            self._process = _Process(self._storage, self._kvstore)
         return self._process
 
     def __getstate__(self) -> dict[str, Any]:
@@ -152,26 +130,34 @@ def _finish(read: FieldRead, future: Any) -> np.ndarray:
         points = np.asarray(future.result())
     except ValueError as error:
         raise read.unreadable(error) from error
-    start = read.drawn.span[0]
-    if len(read.drawn.runs) == 1:
-        return points
-    return np.concatenate([points[first - start : last - start] for first, last in read.drawn.runs])
+    return read.drawn_of(points)
 
 
 class _Process:
-    """Open arrays of one process."""
+    """What one process has open.
 
-    def __init__(self, storage: Storage) -> None:
+    Attributes:
+        array: opens the array at a path, of this library or not; the last ones stay open.
+    """
+
+    def __init__(self, storage: Storage, kvstore: dict[str, Any]) -> None:
         self.frames = FrameSizes(storage)
         self.threads = ThreadPoolExecutor(_CHECK_THREADS, thread_name_prefix="zarr_core")
-        self.arrays: OrderedDict[str, Any] = OrderedDict()
-        self._lock = threading.Lock()
+        self.array = lru_cache(_OPEN_ARRAYS)(self._open)
+        self._kvstore = kvstore
 
-    def keep(self, path: str, array: Any) -> None:
-        with self._lock:
-            self.arrays[path] = array
-            while len(self.arrays) > _OPEN_ARRAYS:
-                self.arrays.popitem(last=False)
+    def _open(self, path: str, is_ours: bool) -> Any:
+        import tensorstore
+
+        spec = {
+            "driver": "zarr3",
+            "kvstore": below(self._kvstore, path),
+            "recheck_cached_metadata": "open",
+            "context": {"s3_request_retries": _RETRIES},
+            # This library writes every chunk, and TensorStore reads a missing object as zeros.
+            "fill_missing_data_reads": not is_ours,
+        }
+        return tensorstore.open(spec, read=True, open=True).result()
 
 
 def kvstore(root: str, storage: Storage) -> dict[str, Any]:
