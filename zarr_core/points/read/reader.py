@@ -299,23 +299,23 @@ class ZarrChunkReader:
         """
         return read_together([Share(self, samples, range(len(samples)))])
 
-    def fill(self, samples: Sequence[SampleDraws], arrays: Sequence[np.ndarray], places: Sequence[int]) -> bool:
+    def fill(self, samples: Sequence[SampleDraws], out: Sequence[np.ndarray], places: Sequence[int]) -> bool:
         """Read samples into their places of the array of each column; False if a dtype differs."""
         reads: list[FieldRead] = []
         targets: list[np.ndarray] = []
         mapped: list[Sequence[Sequence[np.ndarray]]] = []
-        at_once = arrays[0].nbytes * len(arrays) <= AT_ONCE_BYTES and [*places] == [*range(len(arrays[0]))]
+        at_once = out[0].nbytes * len(out) <= AT_ONCE_BYTES and [*places] == [*range(len(out[0]))]
         with self._same_store():
             for place, sample in zip(places, samples, strict=True):
                 pieces = self._engine.mapped_pieces(sample)
                 if pieces is None:
                     reads += self.reads(sample).values()
-                    targets += [array[place] for array in arrays]
+                    targets += [array[place] for array in out]
                 elif at_once and len(mapped) == place:
                     mapped.append(pieces)
                 else:
-                    _join([pieces], [array[place] for array in arrays])
-            _join(mapped, [array[: len(mapped)] for array in arrays])
+                    _join([pieces], [array[place] for array in out])
+            _join(mapped, [array[: len(mapped)] for array in out])
             try:
                 if reads:
                     self._engine.read(reads, targets)

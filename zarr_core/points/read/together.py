@@ -16,7 +16,7 @@ class Reader(Protocol):
     def allocate(self, sample: SampleDraws, items: int) -> list[np.ndarray]:
         """New arrays for the columns of a number of samples."""
 
-    def fill(self, samples: Sequence[SampleDraws], arrays: Sequence[np.ndarray], places: Sequence[int]) -> bool:
+    def fill(self, samples: Sequence[SampleDraws], out: Sequence[np.ndarray], places: Sequence[int]) -> bool:
         """Read samples into their places of the array of each column; False if a dtype differs."""
 
 
