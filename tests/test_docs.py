@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import shutil
 import sys
 import tarfile
 from collections.abc import Callable
@@ -17,8 +18,11 @@ import zarr
 from zarr_core.platform.assets.dataset import DatasetDeclaration
 
 from tests.helpers import zarr_group_reader
-from tests.helpers.pages import DOCS, run_page
+from tests.helpers.pages import DOCS, blocks, run_commands, run_page
+from tests.helpers.small_source import write_source
 from tests.helpers.solver_files import write_case
+from zarr_core import ZarrChunkReader, write_sample
+from zarr_core.__main__ import main
 from zarr_core.convert import convert
 from zarr_core.points.store.head import load_manifest
 from zarr_core.sources import SampleTree, resolve_kind
@@ -105,6 +109,26 @@ def test_the_tutorial_of_a_watched_bucket(folder: Path, s3_root: str, capsys: py
     (declared,) = (folder / "assets").rglob("defs.yaml")
     attributes = yaml.safe_load(declared.read_text())["attributes"]
     assert DatasetDeclaration.model_validate(attributes).store == store
+
+
+def test_the_lines_that_remove_a_sample_with_its_bytes(folder: Path) -> None:
+    write_source(folder / "source", ("run_1", "run_2"))
+    convert("ahmedml", "store", root="source", chunk_points=32)
+    write_sample("store", "case_9", ZarrChunkReader("store").read_sample("run_1"))
+    main(["tag", "store", "run-17"])
+    places = {"/data/store": "store", "/data/cars": "source", "cars.yaml": "ahmedml", "24h": "0h"}
+    lines = {}
+    for language, _, text in blocks("generations.md"):
+        for name, place in places.items():
+            text = text.replace(name, place)
+        lines[language] = text
+    exec(lines["python"])
+    assert set(load_manifest("store").samples) == {"run_1", "run_2"}
+    shutil.rmtree("source/run_2")
+    run_commands(lines["sh"])
+    assert set(load_manifest("store").samples) == {"run_1"}
+    held = {path.relative_to("store/samples").parts[0] for path in Path("store/samples").rglob("zarr.json")}
+    assert held == {"run_1"}
 
 
 def old_samples() -> dict[str, dict[str, np.ndarray]]:

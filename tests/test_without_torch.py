@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -23,6 +24,7 @@ drawn = reader.read_sample("run_1", {"surface": 16, "volume": 16}, epoch=3)
 assert drawn["volume_velocity"].shape == (16, 3), drawn["volume_velocity"].shape
 assert WideMatrix.open("matrix").read(["s2"], ["b"]).tolist() == [[5.0]]
 """
+RECIPE = Path(__file__).parents[1] / "examples" / "recipes" / "numpy_batches" / "README.md"
 #: Command lines of the program, on a store and on a matrix.
 LINES = [
     "info store",
@@ -61,6 +63,13 @@ def run(place: Path, code: str) -> None:
 
 def test_stores_are_read(place: Path) -> None:
     run(place, READ)
+
+
+def test_the_lines_of_the_recipe_read_batches(place: Path) -> None:
+    (block,) = re.findall(r"```python\n(.*?)```", RECIPE.read_text(), re.DOTALL)
+    code = block.replace("/data/ahmedml_store", "store").replace("4096", "16")
+    form = 'batch["volume_pressure"].shape, batch["volume_pressure"].dtype.name'
+    run(place, f"import sys\nsys.modules['torch'] = None\n{code}\nassert ({form}) == ((2, 16, 1), 'float16'), ({form})")
 
 
 def test_commands_of_stores_run(place: Path) -> None:

@@ -6,11 +6,12 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.helpers.small_source import write_source
 from tests.helpers.waiting import wait_for
-from zarr_core import ZarrPointDataset, build_dataset
+from zarr_core import ZarrChunkReader, ZarrPointDataset, build_dataset, write_sample
 from zarr_core.convert import convert
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
@@ -29,11 +30,11 @@ def dataset(source: Path) -> ZarrPointDataset:
     return build_dataset({"kind": "point", "root": str(store), "split": "train", "num_surface_points": 8})
 
 
-def lines_of_the_pages(library: str) -> str:
-    """The block that imports a library."""
+def lines_of_the_pages(first: str) -> str:
+    """The block that begins with a line."""
     text = "".join(page.read_text() for page in PAGES)
     blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-    (block,) = (block for block in blocks if block.startswith(f"import {library}\n"))
+    (block,) = (block for block in blocks if block.startswith(f"{first}\n"))
     return str(block)
 
 
@@ -43,7 +44,7 @@ def test_mlflow_records_the_lineage(dataset: ZarrPointDataset, tmp_path: Path, m
     mlflow = pytest.importorskip("mlflow", reason="MLflow is not installed: pip install mlflow-skinny")
     mlflow.set_tracking_uri((tmp_path / "mlruns").as_uri())
     with mlflow.start_run() as run:
-        exec(lines_of_the_pages("mlflow"), {"dataset": dataset})
+        exec(lines_of_the_pages("import mlflow"), {"dataset": dataset})
     tags = mlflow.get_run(run.info.run_id).data.tags
     assert {name: tags[name] for name in dataset.lineage} == dataset.lineage
 
@@ -53,18 +54,25 @@ def test_wandb_records_the_lineage(dataset: ZarrPointDataset, tmp_path: Path, mo
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_SILENT", "true")
     with wandb.init(project="test", dir=str(tmp_path)) as run:
-        exec(lines_of_the_pages("wandb"), {"dataset": dataset})
+        exec(lines_of_the_pages("import wandb"), {"dataset": dataset})
         assert dict(run.config) == dataset.lineage
     (recorded,) = tmp_path.rglob("*.wandb")
     # A process of its own writes it, also after the end of the run.
     wait_for(lambda: dataset.fingerprint.encode() in recorded.read_bytes())
 
 
-def test_a_recorded_generation_leads_to_the_files_of_its_samples(dataset: ZarrPointDataset, source: Path) -> None:
-    found: dict[str, Any] = {"tags": dataset.lineage}
-    exec(lines_of_the_pages("zarr"), found)
-    entries = dataset.reader.manifest.samples
-    assert found["fingerprints"] == {sample_id: entry.fingerprint for sample_id, entry in entries.items()}
+@pytest.mark.parametrize("layout", ["directory", "packed"])
+def test_a_recorded_generation_leads_to_the_files_of_its_samples(source: Path, tmp_path: Path, layout: str) -> None:
+    store = tmp_path / "store"
+    convert("ahmedml", store, root=source, chunk_points=32, layout=layout)
+    found: dict[str, Any] = {"tags": build_dataset({"kind": "point", "root": str(store), "split": "train"}).lineage}
+    exec(lines_of_the_pages("from zarr_core import ZarrChunkReader"), found)
+    assert found["folder"] == found["sample_id"]
     sizes = {path.name: path.stat().st_size for path in (source / found["sample_id"]).glob("*.pt")}
     assert {file["name"]: file["size"] for file in found["files"].values()} == sizes
     assert all(file["version"] for file in found["files"].values())
+
+
+def test_a_sample_of_arrays_has_no_source(tmp_path: Path) -> None:
+    write_sample(tmp_path / "store", "case_1", {"surface_position": np.zeros((9, 3))})
+    assert ZarrChunkReader(tmp_path / "store").read_attributes("case_1")["source"] == {}

@@ -330,6 +330,12 @@ def test_the_documented_mixture_runs(roots: dict[str, str]) -> None:
     exec(block.replace("/data/cars", roots["a"]).replace("/data/wings", roots["b"]), run)
     assert run["mixed"].counts == {"cars": 6, "wings": 2}
     assert len(list(run["loader"])) == 2
+    assert run["wings"].normalizers == run["cars"].normalizers
+    plain = build_dataset(run["common"] | {"root": roots["b"], "normalizers": {}})
+    for dataset in (plain, run["wings"]):
+        dataset.set_epoch(0)
+    physical = run["cars"].denormalize("surface_pressure", run["wings"][0]["surface_pressure"])
+    torch.testing.assert_close(physical, plain[0]["surface_pressure"])
 
 
 def test_opening_a_mixture_draws_nothing(roots: dict[str, str]) -> None:

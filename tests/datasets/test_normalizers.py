@@ -321,7 +321,7 @@ def test_the_documented_way_to_save_normalizers_runs(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = (Path(__file__).parents[2] / "docs" / "training.md").read_text()
-    (block,) = [part for part in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "Normalizers(" in part]
+    (block,) = [part for part in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "without a store" in part]
     monkeypatch.chdir(tmp_path)
     run: dict[str, Any] = {}
     exec(block.replace("/data/store", str(store)), run)

@@ -234,6 +234,26 @@ def test_the_lines_of_the_guide_write_predictions_into_the_file_of_the_source(
     np.testing.assert_array_equal(added, np.load(tmp_path / "pressure.npy"))
 
 
+def test_the_lines_of_the_guide_give_a_parameter_to_slabs(tmp_path: Path) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "training.md").read_text()
+    (block,) = (block for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "speed.expand(" in block)
+    fields = {"volume_position": np.random.default_rng(0).normal(size=(90, 3))}
+    write_sample(tmp_path / "store", "run_1", fields, split="train", parameters={"speed": 30.0})
+    config: dict[str, Any] = {
+        "kind": "point",
+        "root": str(tmp_path / "store"),
+        "split": "train",
+        "parameters": ["speed"],
+        "normalizers": {"speed": {"kind": "fixed", "shift": [20.0], "unit": [5.0]}},
+    }
+    dataset = build_dataset(config | {"item": {"x": ["volume_position", "speed"]}})
+    names: dict[str, Any] = {"dataset": dataset, "torch": torch}
+    exec(block, names)
+    assert torch.equal(names["inputs"], dataset[0]["x"])
+    named = build_dataset(config | {"with_sample_id": True})
+    assert [list(slab) for slab in named.slabs("run_1", 90)] == [["volume_position"]], "slabs have fields only"
+
+
 def test_files_that_predictions_do_not_belong_to_are_refused(
     meshes: tuple[Path, ZarrPointDataset], dataset: ZarrPointDataset, tensors: Path, tmp_path: Path
 ) -> None:
