@@ -326,3 +326,16 @@ def test_the_documented_way_to_save_normalizers_runs(
     run: dict[str, Any] = {}
     exec(block.replace("/data/store", str(store)), run)
     assert torch.equal(run["physical"]["surface_pressure"], run["pressure"])
+
+
+def test_a_single_number_keeps_its_shape() -> None:
+    normalizers = Normalizers({"speed": {"kind": "fixed", "shift": [10.0], "unit": [4.0]}})
+    for dtype in (torch.float16, torch.float32, torch.float64):
+        normal = normalizers.normalize({"speed": torch.tensor(30.0, dtype=dtype)})["speed"]
+        physical = normalizers.inverse({"speed": torch.tensor(5.0, dtype=dtype)})["speed"]
+        assert (normal.shape, normal.item()) == ((), 5.0)
+        assert (physical.shape, physical.item(), physical.dtype) == (
+            (),
+            30.0,
+            torch.promote_types(dtype, torch.float32),
+        )

@@ -156,7 +156,9 @@ class Normalizer:
                 f"{self.field}: values of shape {tuple(values.shape)} need {len(numbers)} components in the last axis"
             )
         # At least float32: half-precision predictions are promoted instead of rounding the statistics.
-        return torch.tensor(numbers, dtype=torch.promote_types(values.dtype, torch.float32), device=values.device)
+        dtype = torch.promote_types(values.dtype, torch.float32)
+        # A single number for a single value: the result of a shape () has this shape, too.
+        return torch.tensor(numbers if values.ndim else numbers[0], dtype=dtype, device=values.device)
 
 
 class NormalizedBatch(dict[str, Tensor]):
