@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -38,6 +39,29 @@ OTHERS = {
 ONE, SEVERAL = ("plain_loop", "hydra", "numpy_batches", "jax_batches"), ("torchrun",)
 # Before the second step of an epoch, and before the first of the next one.
 KILLS = {"in the middle of an epoch": STEPS + 1, "at the end of an epoch": 2 * STEPS}
+
+
+# Modules that recipes import, beside those of the library and what it brings, and the packages that have them.
+PACKAGES = {
+    "accelerate": "accelerate",
+    "hydra": "hydra-core",
+    "jax": "jax",
+    "joblib": "scikit-learn",
+    "lightning": "lightning",
+    "omegaconf": "hydra-core",
+    "scipy": "scipy",
+    "sklearn": "scikit-learn",
+    "torch_geometric": "torch-geometric",
+}
+OWN = {"common", "numpy", "plain_loop", "torch", "zarr_core"}
+
+
+@pytest.mark.parametrize("program", sorted(RECIPES.glob("*/train.py")), ids=lambda program: program.parent.name)
+def test_the_readme_of_a_recipe_installs_what_it_imports(program: Path) -> None:
+    imported = set(re.findall(r"^(?:from|import) (\w+)", program.read_text(), re.MULTILINE))
+    needed = {PACKAGES[module] for module in imported - sys.stdlib_module_names - OWN}
+    installed = re.findall(r"^pip install (.*)$", (program.parent / "README.md").read_text(), re.MULTILINE)
+    assert set(" ".join(installed).split()) == needed
 
 
 @pytest.fixture(scope="module")

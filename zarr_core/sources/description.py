@@ -144,7 +144,7 @@ class TableFile(_Model):
     Attributes:
         file: its path below the root: CSV with a header, or JSON (objects in a list, or objects by key).
         key: name of the column that says which sample a row belongs to; "" for the keys of a JSON object.
-        sample_id: id of the sample; contains "{}" in the place of the key, as in "run_{}".
+        sample_id: id of the sample; contains "{}" in the place of the key as written, as in "run_{}" (no "{:03d}").
     """
 
     file: str
