@@ -172,7 +172,7 @@ def _attempt(job: ConversionJob, pending: Pending, current: StoreManifest | None
     if not start.generation and job.manifest is not None:  # the published format keeps splits in files
         start = replace(start, splits=job.manifest.splits, excluded=job.manifest.excluded)
     selection = _with_current_splits(job, start)
-    vanished, excess = _vanished(request, selection, start) if retire else (set(), set())
+    vanished, excess = vanished_samples(request, selection, start) if retire else (set(), set())
     samples = with_recorded_fields(storage, start)
     kept = without(samples, vanished)
     misfits = find_misfits(kept, pending.written)
@@ -233,7 +233,9 @@ def _check_settings(job: ConversionJob, current: StoreManifest | None) -> None:
         check_agreement(job.writer.storage, recorded, job.writer.settings)
 
 
-def _vanished(request: ConversionRequest, selection: Selection, start: StoreManifest) -> tuple[set[str], set[str]]:
+def vanished_samples(
+    request: ConversionRequest, selection: Selection, start: StoreManifest
+) -> tuple[set[str], set[str]]:
     """The samples to retire, because the source no longer has them; and those that are too many to be retired."""
     known = {*start.samples, *start.quarantine} - selection.present
     if not isinstance(request.retire_vanished, bool):
