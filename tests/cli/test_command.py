@@ -351,6 +351,7 @@ def test_info_of_a_store(place: Path, capsys: pytest.CaptureFixture[str]) -> Non
     text = capsys.readouterr().out
     assert re.search(r"surface_friction +float16 +77 +3 +32 +96", text)
     assert re.search(r"splits +train", text)
+    assert re.search(r"fingerprint [0-9a-f]{16}\nsource +run_2: \S+\.pt, ", text)
 
 
 def test_info_names_retired_samples_and_batches(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,6 +16,7 @@ from tests.helpers.small_source import KIND, write_source
 from tests.helpers.stores import objects
 from zarr_core import ZarrChunkReader, load_manifest, verify_store, write_sample
 from zarr_core.errors import ManifestError, SampleError, SourceError, StoreError
+from zarr_core.info import sample_info, store_info
 from zarr_core.points.convert import publish
 from zarr_core.points.convert.conversion import convert
 from zarr_core.points.stage.store import stage_store
@@ -257,3 +258,17 @@ def test_a_conversion_leaves_written_samples_in_their_splits(tmp_path: Path) -> 
     assert convert("drivaernet", store, **options).manifest.generation == report.manifest.generation
     gone = convert("drivaernet", store, retire_vanished=True, max_retired_share=1, **options)
     assert gone.manifest.splits == {"train": ["run_1"], "test": ["run_2", "other"]}
+
+
+def test_a_migration_names_written_samples_and_is_done_without_them(tmp_path: Path) -> None:
+    source, store = write_source(tmp_path / "source"), tmp_path / "store"
+    convert(KIND, store, root=source, chunk_points=32)
+    write_sample(store, "new", fields_of_kind())
+    report = convert(KIND, store, root=source, chunk_points=16, reconvert=True)
+    kept = "samples that are not of this source and keep other settings, until write_sample writes them again (1): new"
+    assert kept in report.notes
+    settings = store_info(store).settings
+    assert (settings["to_convert"], settings["migration"], settings["chunk_points"]) == (0, "", 16)
+    assert sample_info(store, "new").source == {}
+    write_sample(store, "new", fields_of_kind())
+    assert not [note for note in convert(KIND, store, root=source).notes if "new" in note]

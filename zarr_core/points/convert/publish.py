@@ -269,7 +269,7 @@ def _report(attempt: _Attempt, manifest: StoreManifest, collected: list[str]) ->
     notes = [*selection.notes, *overlaps(manifest.splits, manifest.excluded)]
     lists_all = selection.source.lists_all_splits
     if lists_all:
-        notes += _kept_splits(manifest, _not_of_source(selection, stored))
+        notes += _of_others(manifest, _not_of_source(selection, stored))
     if lists_all and manifest.splits and not selection.splits and selection.source.description.splits is None:
         notes.append(
             f"the source lists no splits, so those of the store stay ({', '.join(manifest.splits)}); with "
@@ -289,10 +289,13 @@ def _report(attempt: _Attempt, manifest: StoreManifest, collected: list[str]) ->
     )
 
 
-def _kept_splits(manifest: StoreManifest, others: Collection[str]) -> list[str]:
-    """A sentence that names the samples that are not of the source and have a split, if there are any."""
+def _of_others(manifest: StoreManifest, others: Collection[str]) -> list[str]:
+    """Sentences that name what the samples that are not of the source keep, their splits and other settings."""
     kept = [f"{i} ({split})" for split, ids in manifest.splits.items() for i in ids if i in others]
-    return counted("samples that are not of this source and keep their splits", kept)
+    current = manifest.conversion.current if manifest.conversion else ""
+    stale = [i for i in manifest.samples if i in others and manifest.samples[i].settings != current]
+    settings = "samples that are not of this source and keep other settings, until write_sample writes them again"
+    return counted("samples that are not of this source and keep their splits", kept) + counted(settings, stale)
 
 
 def _with_current_splits(job: ConversionJob, current: StoreManifest) -> Selection:
