@@ -25,7 +25,8 @@ from zarr_core.storage import Storage
 from zarr_core.stores.kinds import find_head
 from zarr_core.stores.layouts import LayoutInfo, layouts_of
 from zarr_core.versioning.archive import archive_names
-from zarr_core.versioning.generations import load
+from zarr_core.versioning.generations import Head, load
+from zarr_core.versioning.history import commits
 
 # Metadata reads in flight. On an object store, each is a round trip.
 _LOOKUPS = 16
@@ -230,12 +231,15 @@ def sample_info(
         StoreError: there is no store, no such generation, or the metadata of the sample is damaged.
     """
     storage = Storage(store_root)
-    state = load(storage, find_head(storage), generation)
+    head = find_head(storage)
+    state = load(storage, head, generation)
     is_matrix = isinstance(state, MatrixState)
     if sample_id not in (state.rows if is_matrix else state.samples):
         refused = None if is_matrix else state.quarantine.get(sample_id)
         held = ", ".join(list(state.rows if is_matrix else state.samples)[:5])
         reason = f"; it was refused: {refused.reason}" if refused else f"; the first that it holds are {held}"
+        if sample_id in (state.retired.samples if is_matrix else state.retired):
+            reason = f"; {_retirement(storage, head, state.generation, sample_id)}"
         raise UnknownFieldError(f"{storage.url}, generation {state.generation}, holds no sample {sample_id!r}{reason}")
     about: dict[str, Any]
     if is_matrix:
@@ -256,6 +260,15 @@ def sample_info(
             "source": _mapping(group.source),
         }
     return SampleInfo(storage.url, sample_id, state.generation, **about)
+
+
+def _retirement(storage: Storage, head: Head[Any], generation: int, sample_id: str) -> str:
+    """When a sample was retired, as far as the kept generations tell it."""
+    for commit in commits(storage, head):
+        for change in commit.changes:
+            if commit.generation <= generation and change.what == "retired" and sample_id in change.names:
+                return f"it was retired in generation {commit.generation}"
+    return "it was retired"
 
 
 def _points_info(storage: Storage, state: StoreManifest, committed: float | None) -> dict[str, Any]:
