@@ -26,6 +26,7 @@ from zarr_core.points.convert.store_writer import convert_aero_dataset, convert_
 from zarr_core.points.statistics import record_training_statistics
 from zarr_core.points.statistics_files import statistics_hint
 from zarr_core.points.store.settings import ConversionSettings
+from zarr_core.sources.left_out import some
 from zarr_core.sources.parts import Part
 from zarr_core.sources.resolve import shipped_kinds
 from zarr_core.storage import Storage, is_local
@@ -218,6 +219,11 @@ def _preview_result(planned: ConversionPreview, store: str) -> cli.Result:
         lines.append(f"  settings of the stale samples: {planned.changes}")
     statuses = Counter(result.status for result in planned.others)
     lines += [f"  {count:,} {status}" for status, count in statuses.items()]
+    if planned.retired:
+        lines.append(f"  would retire {len(planned.retired):,}: {some(planned.retired)}")
+    if planned.excess:
+        reason = "are no longer at the source, more than --max-retired-share allows"
+        lines.append(f"  would retire none: {len(planned.excess):,} samples {reason}: {some(planned.excess)}")
     lines += _left(planned)
     held = planned.manifest
     state = f"generation {held.generation}, {len(held.samples)} samples" if held else "new"
@@ -231,6 +237,8 @@ def _preview_result(planned: ConversionPreview, store: str) -> cli.Result:
         "up_to_date": statuses["up to date"],
         "quarantined": _reasons(planned.others, "quarantined"),
         "failed": _reasons(planned.others, "failed"),
+        "retired": planned.retired,
+        "excess": planned.excess,
         "remaining": planned.remaining,
         "notes": list(planned.notes),
     }

@@ -89,7 +89,8 @@ def format_sample(info: SampleInfo) -> str:
         "batch": f"{info.batch}, row {info.row}" if info.batch else "",
         "group": info.group,
         "splits": ", ".join(info.splits),
-        "source": info.fingerprint,
+        "fingerprint": info.fingerprint,
+        "source": _source(info),
         "settings": info.settings,
         "parameters": _listed("{} {}", info.parameters),
     }
@@ -102,6 +103,13 @@ def format_sample(info: SampleInfo) -> str:
         errors = map(_percent, (array.rms_error, array.max_error, array.zeroed))
         rows.append((name, array.dtype, *sizes, array.units, *errors))
     return f"{_aligned(lines)}\n\n{cli.table(rows)}"
+
+
+def _source(info: SampleInfo) -> str:
+    """The folder and the files that a sample was made from."""
+    names = dict.fromkeys(str(file["name"]) for file in info.source.get("files", {}).values())
+    folder = info.source.get("folder")
+    return f"{folder}: {', '.join(names)}" if folder else ", ".join(names)
 
 
 def _percent(share: float | None) -> str:

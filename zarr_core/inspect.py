@@ -72,7 +72,10 @@ def _summary(found: Survey, written: str | None) -> str:
         lines.append(f"  incomplete: {some(list(found.incomplete))}; {sample_id} lacks {', '.join(files)}")
     lines += [f"  note: {sentence}" for sentence in found.odd]
     kind = written or (found.kinds[0] if found.kinds else "")
-    if kind:
+    if found.extras:
+        again = f"delete {written}, and inspect again" if written else "and inspect again"
+        lines.append(f"next: pip install 'zarr-core[{','.join(found.extras)}]', {again}")
+    elif kind:
         # Fields that nobody has looked at may be out of float16's range.
         dtype = () if found.kinds else ("--values-dtype", "float32")
         lines.append(f"next: {shell('convert', 'STORE', '--source', found.url, '--dataset-kind', kind, *dtype)}")

@@ -351,6 +351,7 @@ def test_info_of_a_store(place: Path, capsys: pytest.CaptureFixture[str]) -> Non
     text = capsys.readouterr().out
     assert re.search(r"surface_friction +float16 +77 +3 +32 +96", text)
     assert re.search(r"splits +train", text)
+    assert re.search(r"fingerprint [0-9a-f]{16}\nsource +run_2: \S+\.pt, ", text)
 
 
 def test_info_names_retired_samples_and_batches(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -367,6 +368,10 @@ def test_info_names_retired_samples_and_batches(tmp_path: Path, capsys: pytest.C
     for store, expected in {"store": "1 samples: run_2", "matrix": "1 samples: s1; batches: two (1 samples)"}.items():
         assert command.main(["info", str(tmp_path / store)]) == 0
         assert f"retired     {expected}\n" in capsys.readouterr().out
+    for store, sample, generation in (("store", "run_2", 2), ("matrix", "s1", 4)):
+        assert command.main(["info", str(tmp_path / store), sample]) == 1
+        error = capsys.readouterr().err
+        assert f"holds no sample '{sample}'; it was retired in generation {generation}\n" in error
     (tmp_path / "run_2").rename(source / "run_2")
     assert command.main([*line, "--quiet"]) == 0
     assert command.main(["info", str(tmp_path / "store"), "--json"]) == 0

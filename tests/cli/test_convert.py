@@ -119,6 +119,25 @@ def test_a_dry_run_previews_a_migration_and_writes_nothing(
     assert objects(store) == before
 
 
+def test_a_dry_run_names_the_samples_that_would_be_retired(
+    tmp_path: Path, source: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = tmp_path / "store"
+    convert("ahmedml", store, root=source, **SETTINGS)
+    for gone in ("run_1", "run_2"):
+        shutil.rmtree(source / gone)
+    before = objects(store)
+    arguments = [str(store), "--source", str(source), "--dataset-kind", "ahmedml", "--retire-vanished", "--dry-run"]
+    too_many = "none: 2 samples are no longer at the source, more than --max-retired-share allows"
+    for share, expected in (("0.5", f"{too_many}: run_1, run_2"), ("1", "2: run_1, run_2")):
+        capsys.readouterr()
+        assert main([*arguments, "--max-retired-share", share]) == 0
+        assert f"\n  would retire {expected}\n" in capsys.readouterr().out
+    assert main([*arguments, "--max-retired-share", "1", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["retired"] == ["run_1", "run_2"]
+    assert objects(store) == before
+
+
 def test_datasets_can_normalize_after_a_conversion(
     tmp_path: Path, source: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import re
 import shlex
@@ -111,6 +112,20 @@ def test_names_of_a_published_layout_with_other_arrays(tmp_path: Path, capsys: p
     found = inspected(RAW, capsys)
     assert found["kinds"] == []
     assert any("named as in ahmedml_raw, but pMean of boundary_*.vtp" in note for note in found["notes"])  # type: ignore[attr-defined]
+
+
+def test_without_the_library_of_a_file_the_next_step_is_to_install_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    find = importlib.util.find_spec
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "vtkmodules" else find(name))
+    for number in (1, 2):
+        shutil.copytree(RAW / f"run_4{number}", tmp_path / "raw" / f"run_{number}")
+        (tmp_path / "raw" / f"run_{number}" / "body.stl").write_bytes(b"solid")
+    assert command.main(["inspect", str(tmp_path / "raw"), "--write", str(tmp_path / "raw.yaml")]) == 0
+    out = capsys.readouterr().out
+    assert "body.stl of run_1 cannot be read: pip install 'zarr-core[vtk]'\n" in out
+    assert out.endswith(f"next: pip install 'zarr-core[vtk]', delete {tmp_path / 'raw.yaml'}, and inspect again\n")
 
 
 def test_flat_files_and_folders_of_arrays(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -127,6 +127,13 @@ def test_parameters_are_float32_and_joined_to_every_point(store: str) -> None:
     assert torch.equal(batch["x"][0, :, :3], plain[0]["surface_position"])
 
 
+def test_a_key_of_an_item_in_place_of_a_field_is_named(store: str) -> None:
+    dataset = opened(store, item={"y": "surface_pressure", "x": ["surface_position", "surface_pressure"]})
+    for key, meant in (("y", "y is surface_pressure"), ("x", "x is surface_position, surface_pressure")):
+        with pytest.raises(UnknownFieldError, match=rf"no field '{key}'; fields are .*; {meant} \(item\)$"):
+            dataset.denormalize(key, torch.zeros(3, 1))
+
+
 def test_only_the_fields_of_the_item_are_read(store: str) -> None:
     dataset = opened(store, item={"y": "surface_pressure"})
     assert dataset.reader.draws(dataset._selection, IDS[0]).columns.names == ["surface_pressure"]

@@ -80,6 +80,14 @@ def test_permanent_errors_are_not_retried(error: Exception) -> None:
     assert isinstance(outcome, type(error) if isinstance(error, FileNotFoundError | TypeError) else TransferError)
 
 
+def test_a_refusal_of_wrong_credentials_names_the_page_that_helps() -> None:
+    error = PermissionError(None)  # as s3fs translates a response to a HEAD request, which has no body
+    error.__cause__ = ServiceError(403)
+    outcome, _ = run(Service("s3://bucket"), error)
+    expected = "s3://bucket/object was refused: PermissionError; HTTP 403: check the credentials (docs/clouds.md)"
+    assert str(outcome) == expected
+
+
 def test_attempts_are_bounded_in_number_and_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     outcome, attempts = run(Service("s3://bucket"), *[OSError(f"error {n}") for n in range(1, 10)])
     assert attempts == QUICK.attempts

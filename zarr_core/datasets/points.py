@@ -400,9 +400,15 @@ class ZarrPointDataset(BatchDataset):
     def _check_known(self, fields: Iterable[str]) -> None:
         """Raise UnknownFieldError for a field that is neither the store's nor of this dataset's items."""
         own = self._no_fields
-        self.reader.check_fields(
-            [GEOMETRY_SOURCE if field == GEOMETRY_POSITION else field for field in fields if field not in own]
-        )
+        names = [GEOMETRY_SOURCE if field == GEOMETRY_POSITION else field for field in fields if field not in own]
+        try:
+            self.reader.check_fields(names)
+        except UnknownFieldError as error:
+            keys = {key: named for key, named in self.config.item.items() if key in names}
+            meant = [f"{key} is {named if isinstance(named, str) else ', '.join(named)}" for key, named in keys.items()]
+            if not meant:
+                raise
+            raise UnknownFieldError(f"{error}; {'; '.join(meant)} (item)") from None
 
     @property
     def _no_fields(self) -> set[str]:

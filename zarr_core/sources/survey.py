@@ -17,7 +17,7 @@ from zarr_core.format.object_names import MANIFEST
 from zarr_core.sources.arrays import CASE, ArrayChoice, suffix_of
 from zarr_core.sources.cases import meshes_of_cases, several_regions
 from zarr_core.sources.description import SourceDescription
-from zarr_core.sources.formats import SUFFIXES, open_file, peek
+from zarr_core.sources.formats import SUFFIXES, missing_extra, open_file, peek
 from zarr_core.sources.formats.contents import Contents
 from zarr_core.sources.formats.files import SourceFile, path_of
 from zarr_core.sources.guess import FUNCTION_OBJECT, describe, folders_above, layout, scalar_patterns, without_pieces
@@ -72,6 +72,7 @@ class Survey:
         files: what the first sample consists of.
         splits: number of its samples by split.
         odd: sentences that name what is missing or unusual.
+        extras: extras of this library that the files need and that are not installed.
     """
 
     url: str
@@ -85,6 +86,7 @@ class Survey:
     files: tuple[FileSummary, ...]
     splits: Mapping[str, int]
     odd: tuple[str, ...] = field(default=())
+    extras: tuple[str, ...] = ()
 
     def to_yaml(self) -> str:
         """A description to start from, with what is odd as comments."""
@@ -131,6 +133,9 @@ def survey(root: str) -> Survey:
         raise SourceError("; ".join([f"{storage.url}: nothing looks like a sample", *odd, *found.left_out]))
     if document and (tables := guess.tables(complete)):
         document["tables"] = tables
+    named = [file.filename for file in description.fields.values() if file.choice is not None]
+    examples = named if kinds else [*named, *{suffix_of(path): path for path in paths}.values()]
+    extras = set(map(missing_extra, examples)) - {""}
     splits = {split: len(complete.keys() & ids) for split, ids in tree.splits(complete).items()}
     odd += [*found.left_out, *found.unused]
     if len(kinds) > 1:
@@ -149,6 +154,7 @@ def survey(root: str) -> Survey:
         _summaries(storage, description, next(iter(complete.values()))),
         splits,
         tuple(odd),
+        tuple(sorted(extras)),
     )
 
 
@@ -208,7 +214,7 @@ def _summary(file: SourceFile, pattern: str) -> FileSummary:
             contents = replace(contents, dimension=cells.contents().dimension)
         return FileSummary(pattern, name, info.size, contents)
     except (ValueError, SourceError) as error:
-        return FileSummary(pattern, name, info.size, None, str(error))
+        return FileSummary(pattern, name, info.size, None, str(error).removeprefix(f"{info.name} cannot be read: "))
 
 
 @dataclass(frozen=True)

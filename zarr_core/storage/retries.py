@@ -215,16 +215,19 @@ def _check_transient(what: str, error: Exception) -> None:
     """Raise the error, or a TransferError for a refusal of the service, unless the request is worth another attempt."""
     if is_transient(error):
         return
-    refused = isinstance(error, OSError) or type(error).__name__ in _REFUSALS or status_of(error)
+    status = status_of(error)
+    refused = isinstance(error, OSError) or type(error).__name__ in _REFUSALS or status
     if refused and not isinstance(error, FileNotFoundError | ZarrCoreError):
-        raise TransferError(f"{redact(what)} was refused: {describe(error)}") from printable_cause(error)
+        hint = f"; HTTP {status}: check the credentials (docs/clouds.md)" if status in (401, 403) else ""
+        raise TransferError(f"{redact(what)} was refused: {describe(error)}{hint}") from printable_cause(error)
     raise error  # no such object, or a bug in this library: never retry
 
 
 def describe(error: BaseException) -> str:
     """An error on one line, without credentials."""
     text = " ".join(redact(str(error)).split())
-    return f"{type(error).__name__}: {text[:500]}" if text else type(error).__name__
+    # A response without a body has no text, which s3fs reports as "None".
+    return type(error).__name__ if text in ("", "None") else f"{type(error).__name__}: {text[:500]}"
 
 
 def is_transient(error: BaseException) -> bool:

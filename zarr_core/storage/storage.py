@@ -433,8 +433,16 @@ class Storage:
                 logger.info("%s/%s is temporary, but could not be deleted: %s", self.url, name, error)
         _checked_roots.add(place)
 
+    def check_bucket(self) -> None:
+        """Raise StoreError if the bucket does not exist. Of an object in it, a service says only that it is missing."""
+        if not self.is_local:
+            try:
+                next(self._listing("", f"{self.location}/", recursive=False), None)
+            except FileNotFoundError as error:
+                raise self._no_bucket() from error
+
     def _no_bucket(self) -> StoreError:
-        return StoreError(f"{self.url} cannot be written: the bucket does not exist; create it, or correct the name")
+        return StoreError(f"{self.url}: the bucket does not exist; create it, or correct the name")
 
     def _unsafe(self, what: str) -> StoreError:
         return StoreError(

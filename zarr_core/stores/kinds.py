@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from zarr_core.errors import StoreError
 from zarr_core.matrix.store.head import HEAD as MATRIX
 from zarr_core.points.store.head import HEAD as POINTS
 from zarr_core.storage import Storage
-from zarr_core.versioning.generations import HOW_TO_MAKE_ONE, Head
+from zarr_core.versioning.generations import Head, no_store
 
 _HEADS: tuple[Head[Any], ...] = (POINTS, MATRIX)
 
@@ -26,5 +25,4 @@ def find_head(storage: Storage) -> Head[Any]:
     head = head_if_any(storage)
     if head is not None:
         return head
-    names = " or ".join(head.name for head in _HEADS)
-    raise StoreError(f"{storage.url} holds no {names}; {HOW_TO_MAKE_ONE}")
+    raise no_store(storage, " or ".join(head.name for head in _HEADS))

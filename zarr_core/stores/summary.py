@@ -7,8 +7,10 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
-from itertools import chain, islice
+from functools import partial
+from itertools import chain, compress, islice
 from typing import Any
 
 from zarr_core._util.documents import DocumentError, expect
@@ -23,7 +25,11 @@ from zarr_core.storage import Storage
 from zarr_core.stores.kinds import find_head
 from zarr_core.stores.layouts import LayoutInfo, layouts_of
 from zarr_core.versioning.archive import archive_names
-from zarr_core.versioning.generations import load
+from zarr_core.versioning.generations import Head, load
+from zarr_core.versioning.history import commits
+
+# Metadata reads in flight. On an object store, each is a round trip.
+_LOOKUPS = 16
 
 
 @dataclass(frozen=True)
@@ -163,6 +169,7 @@ class SampleInfo:
         group: prefix of its Zarr group; "" in a matrix.
         splits: splits that list it.
         fingerprint: of its source files.
+        source: folder and files below the source's root that it was made from; empty for arrays, and in a matrix.
         settings: digest of its conversion settings.
         fields: its arrays by canonical field name; empty in a matrix.
         parameters: of the sample, by name; empty in a matrix.
@@ -180,6 +187,7 @@ class SampleInfo:
     settings: str = ""
     fields: Mapping[str, ArrayInfo] = field(default_factory=dict)
     parameters: Mapping[str, Any] = field(default_factory=dict)
+    source: Mapping[str, Any] = field(default_factory=dict)
     batch: str = ""
     row: int | None = None
 
@@ -223,12 +231,15 @@ def sample_info(
         StoreError: there is no store, no such generation, or the metadata of the sample is damaged.
     """
     storage = Storage(store_root)
-    state = load(storage, find_head(storage), generation)
+    head = find_head(storage)
+    state = load(storage, head, generation)
     is_matrix = isinstance(state, MatrixState)
     if sample_id not in (state.rows if is_matrix else state.samples):
         refused = None if is_matrix else state.quarantine.get(sample_id)
         held = ", ".join(list(state.rows if is_matrix else state.samples)[:5])
         reason = f"; it was refused: {refused.reason}" if refused else f"; the first that it holds are {held}"
+        if sample_id in (state.retired.samples if is_matrix else state.retired):
+            reason = f"; {_retirement(storage, head, state.generation, sample_id)}"
         raise UnknownFieldError(f"{storage.url}, generation {state.generation}, holds no sample {sample_id!r}{reason}")
     about: dict[str, Any]
     if is_matrix:
@@ -246,8 +257,18 @@ def sample_info(
             "settings": entry.settings,
             "fields": group.arrays(),
             "parameters": group.parameters,
+            "source": _mapping(group.source),
         }
     return SampleInfo(storage.url, sample_id, state.generation, **about)
+
+
+def _retirement(storage: Storage, head: Head[Any], generation: int, sample_id: str) -> str:
+    """When a sample was retired, as far as the kept generations tell it."""
+    for commit in commits(storage, head):
+        for change in commit.changes:
+            if commit.generation <= generation and change.what == "retired" and sample_id in change.names:
+                return f"it was retired in generation {commit.generation}"
+    return "it was retired"
 
 
 def _points_info(storage: Storage, state: StoreManifest, committed: float | None) -> dict[str, Any]:
@@ -272,8 +293,13 @@ def _points_info(storage: Storage, state: StoreManifest, committed: float | None
     for domain, of_domain in grids.items():
         counts = [grid.n_points for grid in of_domain]
         points[domain] = Range(min(counts), max(counts), sum(counts))
-    current = None if state.conversion is None else state.conversion.current
+    chunks = [grid.chunk_points for grid in chain.from_iterable(grids.values())]
+    current = current_settings(state)
     settings = Counter(entry.settings for entry in entries)
+    others = [] if current is None else [i for i, entry in state.samples.items() if entry.settings != current.digest]
+    with ThreadPoolExecutor(_LOOKUPS) as pool:
+        stale = list(compress(others, pool.map(partial(_has_source, storage, state), others)))
+    former = {state.samples[i].settings for i in stale}
     fields = {name: FieldInfo(column.dtype, column.dim, units.get(name, "")) for name, column in state.fields.items()}
     return {
         "kind": "points",
@@ -288,11 +314,11 @@ def _points_info(storage: Storage, state: StoreManifest, committed: float | None
             "coords_dtype": state.coords_dtype,
             "values_dtype": state.values_dtype,
             "shuffle_seed": state.shuffle_seed,
-            "chunk_points": max((grid.chunk_points for grid in chain.from_iterable(grids.values())), default=0),
+            "chunk_points": current.chunk_points if current else max(chunks, default=0),
             "settings": sorted(settings.keys() - {""}),
             # Samples that were converted with other settings than those of the store, and are still to be converted.
-            "to_convert": 0 if current is None else len(entries) - settings[current],
-            "migration": _migration(state),
+            "to_convert": len(stale),
+            "migration": describe_changes(state, former, current) if current and former else "",
         },
         "points": points,
         "splits": splits,
@@ -305,13 +331,12 @@ def _points_info(storage: Storage, state: StoreManifest, committed: float | None
     }
 
 
-def _migration(state: StoreManifest) -> str:
-    """What a migration under way changes; "" if there is none."""
-    held = current_settings(state)
-    if held is None:
-        return ""
-    former = {entry.settings for entry in state.samples.values()} - {held.digest}
-    return describe_changes(state, former, held) if former else ""
+def _has_source(storage: Storage, state: StoreManifest, sample_id: str) -> bool:
+    """Whether a sample can be converted again: those of ``write_sample`` record no source."""
+    try:
+        return SampleGroup(storage, state, sample_id).source != {}
+    except StoreError:
+        return True
 
 
 def _matrix_info(state: MatrixState) -> dict[str, Any]:
@@ -348,6 +373,7 @@ class SampleGroup:
 
     Attributes:
         parameters: of the sample, by name.
+        source: the files that it was made from; empty if it was made from arrays, None if that is not recorded.
 
     Raises:
         StoreError: it is missing or damaged.
@@ -362,6 +388,7 @@ class SampleGroup:
             recorded = recorded_attributes(group) or {}
             self._rounding = recorded_rounding(recorded)
             self.parameters: dict[str, Any] = expect(dict, recorded.get("parameters", {}), "parameters")
+            self.source: Any = recorded.get("source")
         except DocumentError as error:
             raise StoreError(f"{storage.url}: {name} cannot be read: {error}") from error
 

@@ -26,8 +26,8 @@ from zarr_core.errors import CollectedError, CommitConflict, ManifestError, Stor
 from zarr_core.storage import Storage
 from zarr_core.versioning.archive import documents, find_archive, read_archive, write_archive
 
-#: What an error says of a folder without a store.
-HOW_TO_MAKE_ONE = (
+# What an error says of a folder without a store.
+_HOW_TO_MAKE_ONE = (
     "is it the root of a store? `zarr-core convert --help` and `zarr-core matrix create --help` tell how to make one"
 )
 MAX_GENERATION = 99_999_999  # eight digits
@@ -147,7 +147,7 @@ def load(storage: Storage, head: Head[S], generation: int | str | None = None) -
     try:
         state = head.parse(storage.read(head.name), f"{storage.url}/{head.name}")
     except FileNotFoundError as error:
-        raise StoreError(f"{storage.url} holds no {head.name}; {_why_none(storage)}") from error
+        raise no_store(storage, head.name) from error
     if isinstance(generation, str):
         generation = tagged_generation(storage, state, generation)
     if generation is None or generation == state.generation:
@@ -162,14 +162,14 @@ def load(storage: Storage, head: Head[S], generation: int | str | None = None) -
     return archived_state
 
 
-def _why_none(storage: Storage) -> str:
-    """Why there is no head: a service says of an object in a bucket that does not exist only that it is not there."""
-    if not storage.is_local:
-        try:
-            next(storage.objects("", recursive=False), None)
-        except (FileNotFoundError, StoreError) as error:
-            return f"its bucket does not exist or cannot be listed ({error})"
-    return HOW_TO_MAKE_ONE
+def no_store(storage: Storage, names: str) -> StoreError:
+    """The error of a location that holds no head of these names."""
+    reason = _HOW_TO_MAKE_ONE
+    try:
+        storage.check_bucket()
+    except StoreError as error:
+        reason = str(error).removeprefix(f"{storage.url}: ")
+    return StoreError(f"{storage.url} holds no {names}; {reason}")
 
 
 def load_same(storage: Storage, head: Head[S], known: S) -> S:
@@ -300,7 +300,7 @@ def amend(storage: Storage, head: Head[S], change: Callable[[S], Retention]) -> 
 
     def step(current: S | None, data: bytes, overtaken: bool) -> S | None:
         if current is None:
-            raise StoreError(f"{storage.url} holds no {head.name}; {HOW_TO_MAKE_ONE}")
+            raise no_store(storage, head.name)
         if not current.generation:
             raise StoreError(f"{storage.url} was written by another program and has no generations to keep or collect")
         retention = change(current)

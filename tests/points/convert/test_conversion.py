@@ -22,8 +22,9 @@ from tests.helpers.small_source import SHARED, load_field, write_source
 from tests.helpers.stores import objects, stored_values
 from zarr_core import ZarrChunkReader
 from zarr_core.convert import convert, convert_aero_dataset, convert_fsspec_source, iter_convert, summary
-from zarr_core.errors import SourceError
+from zarr_core.errors import SourceError, StoreError
 from zarr_core.format.shuffle import shuffle_permutation
+from zarr_core.info import store_info
 from zarr_core.points.convert.publish import publish
 from zarr_core.points.convert.store_writer import ZarrStoreWriter
 from zarr_core.points.store.head import load_manifest
@@ -51,6 +52,15 @@ def test_every_row_is_its_source_row(source: Path, any_root: str) -> None:
             stored = stored_values(any_root, sample_id, f"{domain}/{name}")
             assert stored.dtype == ("float32" if name == "position" else "float16")
             assert np.array_equal(stored, expected.astype(stored.dtype))
+
+
+@pytest.mark.parametrize("layout", ["directory", "packed"])
+def test_a_bucket_that_does_not_exist_is_one_error_before_any_sample(source: Path, s3_root: str, layout: str) -> None:
+    missing = s3_root.replace("//bucket-", "//missing-")
+    with pytest.raises(StoreError, match="//missing-.*: the bucket does not exist; create it, or correct the name"):
+        convert("ahmedml", missing, root=source, layout=layout, **SETTINGS)
+    with pytest.raises(StoreError, match="holds no manifest.json or HEAD.json; the bucket does not exist; create it"):
+        store_info(missing)
 
 
 def test_the_same_bytes_however_it_runs(tmp_path: Path, source: Path, s3_root: str) -> None:

@@ -16,6 +16,7 @@ from tests.helpers.small_source import KIND, write_source
 from tests.helpers.stores import objects
 from zarr_core import ZarrChunkReader, load_manifest, verify_store, write_sample
 from zarr_core.errors import ManifestError, SampleError, SourceError, StoreError
+from zarr_core.info import sample_info, store_info
 from zarr_core.points.convert import publish
 from zarr_core.points.convert.conversion import convert
 from zarr_core.points.stage.store import stage_store
@@ -99,9 +100,9 @@ def test_the_settings_of_the_store_hold(tmp_path: Path) -> None:
         write_sample(tmp_path, "c", fields_of_kind(), kind=KIND)
 
 
-def fields_of_kind() -> dict[str, np.ndarray]:
+def fields_of_kind(kind: str = KIND) -> dict[str, np.ndarray]:
     rng = np.random.default_rng(0)
-    fields = resolve_kind(KIND).required_fields
+    fields = resolve_kind(kind).required_fields
     return {name: rng.normal(size=(30, file.field.dim or 1)) for name, file in fields.items()}
 
 
@@ -240,3 +241,34 @@ def test_ids_that_are_archives_are_refused_wherever_they_come_in(tmp_path: Path)
     assert list(report.manifest.samples) == ["a/good"]
     (note,) = [note for note in report.notes if bad in note]
     assert "the name of a packed sample, cannot); rename them" in note
+
+
+def test_a_conversion_leaves_written_samples_in_their_splits(tmp_path: Path) -> None:
+    source, store = write_source(tmp_path / "source", kind="drivaernet"), tmp_path / "store"
+    (source / "train_design_ids.txt").write_text("run_1\nrun_2\n")
+    options: dict[str, Any] = {"root": source, "chunk_points": 32}
+    convert("drivaernet", store, **options)
+    for sample_id in ("new", "other"):
+        write_sample(store, sample_id, fields_of_kind("drivaernet"), split="train")
+    (source / "train_design_ids.txt").write_text("run_1\n")
+    (source / "test_design_ids.txt").write_text("run_2\nother\n")
+    report = convert("drivaernet", store, **options)
+    assert report.manifest.splits == {"train": ["run_1", "new"], "test": ["run_2", "other"]}
+    assert "samples that are not of this source and keep their splits (1): new (train)" in report.notes
+    assert convert("drivaernet", store, **options).manifest.generation == report.manifest.generation
+    gone = convert("drivaernet", store, retire_vanished=True, max_retired_share=1, **options)
+    assert gone.manifest.splits == {"train": ["run_1"], "test": ["run_2", "other"]}
+
+
+def test_a_migration_names_written_samples_and_is_done_without_them(tmp_path: Path) -> None:
+    source, store = write_source(tmp_path / "source"), tmp_path / "store"
+    convert(KIND, store, root=source, chunk_points=32)
+    write_sample(store, "new", fields_of_kind())
+    report = convert(KIND, store, root=source, chunk_points=16, reconvert=True)
+    kept = "samples that are not of this source and keep other settings, until write_sample writes them again (1): new"
+    assert kept in report.notes
+    settings = store_info(store).settings
+    assert (settings["to_convert"], settings["migration"], settings["chunk_points"]) == (0, "", 16)
+    assert sample_info(store, "new").source == {}
+    write_sample(store, "new", fields_of_kind())
+    assert not [note for note in convert(KIND, store, root=source).notes if "new" in note]

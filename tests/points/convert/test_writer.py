@@ -144,6 +144,11 @@ def test_a_conversion_that_is_killed_is_finished_by_the_next(tmp_path: Path, und
     assert left == {name for name in expected if name.startswith("samples/") or name.endswith(".txt")}
 
 
+def test_a_bucket_that_is_gone_holds_no_earlier_attempt(s3_root: str) -> None:
+    writer = GroupWriter(s3_root.replace("//bucket-", "//missing-"), ConversionSettings())
+    assert writer.find("run_1", "0" * 16) is None
+
+
 @pytest.mark.parametrize("kill", [Kill("put", "run_1"), Kill("put", "run_3"), Kill("put_if", "manifest")], ids=str)
 def test_a_conversion_to_s3_that_is_killed_is_finished_by_the_next(s3_root: str, undisturbed: Path, kill: Kill) -> None:
     pytest.importorskip("obstore", reason="needs the obstore extra")

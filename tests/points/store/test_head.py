@@ -85,7 +85,7 @@ def test_a_published_store_keeps_its_splits_in_files(tmp_path: Path) -> None:
 def test_a_bucket_that_does_not_exist_is_not_a_place_without_a_store(s3_root: str) -> None:
     with pytest.raises(StoreError, match="holds no manifest.json; is it the root"):
         load_manifest(s3_root)
-    with pytest.raises(StoreError, match="holds no manifest.json; its bucket does not exist or cannot be listed"):
+    with pytest.raises(StoreError, match="manifest.json; the bucket does not exist; create it, or correct the name$"):
         load_manifest("s3://bucket-that-is-not-there/store")
 
 

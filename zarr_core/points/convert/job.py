@@ -46,11 +46,13 @@ class ConversionJob:
 
         Raises:
             SourceError: the source cannot be used, or holds nothing to convert; a setting is invalid.
-            StoreError: the store is another dataset's, or has other settings.
+            StoreError: the store is another dataset's, or has other settings; its bucket does not exist.
         """
         source = request.open_source()
         storage = Storage(request.store_root)
         manifest = load_if_any(storage)
+        if manifest is None:
+            storage.check_bucket()
         check_dataset(storage, manifest, source.description.name, request.dataset_name)
         chosen = choose_settings(storage, manifest, request.settings, reconvert=request.reconvert)
         # Fields that the settings of the store name may be gone from the kind; those of the caller must exist.

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from zarr_core.points.convert.job import ConversionJob
+from zarr_core.points.convert.publish import vanished_samples
 from zarr_core.points.convert.request import ConversionRequest
 from zarr_core.points.convert.sample import ConversionResult, quarantined
 from zarr_core.points.convert.writer import Repair
@@ -88,6 +89,8 @@ class ConversionPreview:
         changes: how the settings differ from those of the stale samples: "values_dtype: 'float16' -> 'float32'".
         others: results of the selected samples that would not be converted.
         remaining: number of samples that would still be to convert, because of ``limit``.
+        retired: ids of the samples that would be retired.
+        excess: ids of samples that vanished from the source, if they are too many to be retired.
         manifest: of the store; None if there is no store yet.
         notes: as in :class:`zarr_core.points.convert.conversion.ConversionReport`.
     """
@@ -96,6 +99,8 @@ class ConversionPreview:
     changes: str
     others: Sequence[ConversionResult]
     remaining: int
+    retired: Sequence[str]
+    excess: Sequence[str]
     manifest: StoreManifest | None
     notes: tuple[str, ...]
 
@@ -123,4 +128,14 @@ def preview(request: ConversionRequest) -> ConversionPreview:
         else:
             to_convert["again"].append(sample)
     changes = describe_changes(job.manifest, stale, settings) if job.manifest and stale else ""
-    return ConversionPreview(to_convert, changes, planned.done, planned.remaining, job.manifest, job.selection.notes)
+    retired, excess = vanished_samples(request, job.selection, job.manifest) if job.manifest else (set(), set())
+    return ConversionPreview(
+        to_convert,
+        changes,
+        planned.done,
+        planned.remaining,
+        sorted(retired),
+        sorted(excess),
+        job.manifest,
+        job.selection.notes,
+    )

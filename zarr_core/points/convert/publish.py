@@ -14,6 +14,7 @@ from zarr_core.points.store.columns import find_misfits, with_recorded_fields, w
 from zarr_core.points.store.head import HEAD
 from zarr_core.points.store.manifest import Quarantine, SampleEntry, StoreManifest, columns_of
 from zarr_core.points.store.recorded_settings import check_agreement, current_settings, recorded_conversion
+from zarr_core.sources.left_out import counted
 from zarr_core.sources.sample import FoundSamples, SampleSource, SourceSample
 from zarr_core.sources.selection import Selection, overlaps, with_current_splits
 from zarr_core.storage import Storage
@@ -171,7 +172,7 @@ def _attempt(job: ConversionJob, pending: Pending, current: StoreManifest | None
     if not start.generation and job.manifest is not None:  # the published format keeps splits in files
         start = replace(start, splits=job.manifest.splits, excluded=job.manifest.excluded)
     selection = _with_current_splits(job, start)
-    vanished, excess = _vanished(request, selection, start) if retire else (set(), set())
+    vanished, excess = vanished_samples(request, selection, start) if retire else (set(), set())
     samples = with_recorded_fields(storage, start)
     kept = without(samples, vanished)
     misfits = find_misfits(kept, pending.written)
@@ -179,10 +180,11 @@ def _attempt(job: ConversionJob, pending: Pending, current: StoreManifest | None
     # A refused sample keeps its earlier group, if it has one.
     stored = kept | fitting
     source = selection.source
-    splits = source.merge_splits(start.splits, selection.splits)
+    taken = source.merge_splits(start.splits, selection.splits)
+    splits = _with_others(taken, start.splits, _not_of_source(selection, stored))
     # Whoever described no splits described no blacklists either.
     keeps_excluded = not source.lists_all_splits or (
-        not source.description.blacklists and not selection.splits and bool(splits)
+        not source.description.blacklists and not selection.splits and bool(taken)
     )
     refused = without(start.quarantine, vanished | fitting.keys())
     after = replace(
@@ -203,6 +205,23 @@ def _attempt(job: ConversionJob, pending: Pending, current: StoreManifest | None
     return _Attempt(current, after, selection, misfits, excess)
 
 
+def _not_of_source(selection: Selection, stored: Collection[str]) -> set[str]:
+    """The samples of a store that the source neither has nor lists, such as those of ``write_sample``."""
+    return set(stored).difference(selection.present, selection.excluded, *selection.splits.values())
+
+
+def _with_others(
+    splits: Mapping[str, list[str]], known: Mapping[str, list[str]], others: Collection[str]
+) -> dict[str, list[str]]:
+    """The splits that a store takes over from its source; the samples of others stay in the known ones."""
+    merged = {split: list(ids) for split, ids in splits.items()}
+    for split, ids in known.items():
+        kept = [i for i in ids if i in others]
+        if kept:
+            merged[split] = list(dict.fromkeys([*merged.get(split, ()), *kept]))
+    return merged
+
+
 def _check_settings(job: ConversionJob, current: StoreManifest | None) -> None:
     """Raise StoreError if another conversion has committed other settings since the job was opened."""
     recorded = None if current is None else current_settings(current)
@@ -214,7 +233,9 @@ def _check_settings(job: ConversionJob, current: StoreManifest | None) -> None:
         check_agreement(job.writer.storage, recorded, job.writer.settings)
 
 
-def _vanished(request: ConversionRequest, selection: Selection, start: StoreManifest) -> tuple[set[str], set[str]]:
+def vanished_samples(
+    request: ConversionRequest, selection: Selection, start: StoreManifest
+) -> tuple[set[str], set[str]]:
     """The samples to retire, because the source no longer has them; and those that are too many to be retired."""
     known = {*start.samples, *start.quarantine} - selection.present
     if not isinstance(request.retire_vanished, bool):
@@ -244,8 +265,12 @@ def _report(attempt: _Attempt, manifest: StoreManifest, collected: list[str]) ->
     """What a commit has changed."""
     known = attempt.before.samples if attempt.before else {}
     stored = manifest.samples
-    notes = [*attempt.selection.notes, *overlaps(manifest.splits, manifest.excluded)]
-    if attempt.selection.source.lists_all_splits and manifest.splits and not attempt.selection.splits:
+    selection = attempt.selection
+    notes = [*selection.notes, *overlaps(manifest.splits, manifest.excluded)]
+    lists_all = selection.source.lists_all_splits
+    if lists_all:
+        notes += _of_others(manifest, _not_of_source(selection, stored))
+    if lists_all and manifest.splits and not selection.splits and selection.source.description.splits is None:
         notes.append(
             f"the source lists no splits, so those of the store stay ({', '.join(manifest.splits)}); with "
             "`splits: {rule: folders, folders: {}}` in its description, they are removed"
@@ -262,6 +287,15 @@ def _report(attempt: _Attempt, manifest: StoreManifest, collected: list[str]) ->
         # Of a dataset object, the splits were merged with those that the store had.
         notes=tuple(dict.fromkeys(notes)),
     )
+
+
+def _of_others(manifest: StoreManifest, others: Collection[str]) -> list[str]:
+    """Sentences that name what the samples that are not of the source keep, their splits and other settings."""
+    kept = [f"{i} ({split})" for split, ids in manifest.splits.items() for i in ids if i in others]
+    current = manifest.conversion.current if manifest.conversion else ""
+    stale = [i for i in manifest.samples if i in others and manifest.samples[i].settings != current]
+    settings = "samples that are not of this source and keep other settings, until write_sample writes them again"
+    return counted("samples that are not of this source and keep their splits", kept) + counted(settings, stale)
 
 
 def _with_current_splits(job: ConversionJob, current: StoreManifest) -> Selection:

@@ -355,6 +355,7 @@ class GroupWriter:
             names = self.storage.list(relpath.rpartition("/")[0])
             if names.keys().isdisjoint((relpath, _refusal_name(relpath))):
                 return None
+        sizes: dict[str, int] = {}
         try:
             sizes = self.storage.list(relpath)
             if not sizes and not is_archive(relpath):  # of a new sample: one request

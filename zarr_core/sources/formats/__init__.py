@@ -63,9 +63,15 @@ class OpenFile(Protocol):
 def require_libraries(filenames: Collection[str]) -> None:
     """Raise SourceError if the library that reads one of these files is not installed."""
     for name in filenames:
-        _, libraries, extra = _FORMATS.get(suffix_of(name), ("", (), ""))
-        if None in map(importlib.util.find_spec, libraries):
+        extra = missing_extra(name)
+        if extra:
             raise SourceError(f"{name} cannot be read: pip install 'zarr-core[{extra}]'")
+
+
+def missing_extra(filename: str) -> str:
+    """The extra that installs the libraries that read a file; "" if they are installed, or none is needed."""
+    _, libraries, extra = _FORMATS.get(suffix_of(filename), ("", (), ""))
+    return extra if None in map(importlib.util.find_spec, libraries) else ""
 
 
 def peek(file: SourceFile) -> Contents:
