@@ -16,6 +16,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.utils.data import ConcatDataset
 from torchdata.stateful_dataloader.stateful import Stateful
 
 from tests.helpers.examples import examples
@@ -171,6 +172,23 @@ def test_a_state_of_other_data_or_batches_is_refused(store: Path, tmp_path: Path
     for nonsense in ({}, {"version": 2, "position": 3}, EpochBatchSampler(26, 4).state_at(0, 8)):
         with pytest.raises(ZarrCoreError, match="not a state|batch 8 of 7"):
             EpochBatchSampler(26, 4).load_state_dict(nonsense)
+
+
+def test_a_state_of_other_draws_is_refused_by_name(store: Path) -> None:
+    dataset = opened(store, num_volume_points=4)
+    state = EpochBatchSampler.of(dataset, 4).state_dict()
+    assert state["draws"] == "4 points of volume, sampling_seed 0"
+    for changes, here in (
+        ({"num_volume_points": 3}, "3 points of volume, sampling_seed 0"),
+        ({"num_volume_points": 4, "sampling_seed": 1}, "4 points of volume, sampling_seed 1"),
+        ({"num_volume_points": None}, "all points, sampling_seed 0"),
+    ):
+        for other in (opened(store, **changes), ConcatDataset([opened(store, **changes)])):
+            sampler = EpochBatchSampler.of(other, 4, fingerprint=dataset.fingerprint)
+            with pytest.raises(ZarrCoreError, match=rf"draws 4 points of volume, .* \(here {here}\). Use the saved"):
+                sampler.load_state_dict(state)
+    for known in (state, {name: state[name] for name in state.keys() - {"draws"}}):  # as earlier versions wrote it
+        EpochBatchSampler.of(opened(store, num_volume_points=4), 4).load_state_dict(known)
 
 
 def test_a_copy_of_the_store_elsewhere_is_the_same_data(store: Path, tmp_path: Path) -> None:

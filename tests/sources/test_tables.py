@@ -186,3 +186,24 @@ def test_inspect_finds_the_table(root: Path) -> None:
     document = yaml.safe_load(survey(str(root)).to_yaml())
     assert document["tables"] == [BY_NUMBER]
     assert parameters(root, SourceDescription.model_validate(document))["run_2"]["note"] == "coarse"
+
+
+@pytest.mark.parametrize("text", ["run,cd\n0001,7\n0002,7\n", "run,cd\nrun_1.npy,7\nrun_2.npy,7\n"])
+def test_a_table_whose_ids_differ_from_those_of_the_samples_is_named(root: Path, text: str) -> None:
+    (root / "forces.csv").write_text(text)
+    found = survey(str(root))
+    assert "tables" not in found.document
+    description = SourceDescription.model_validate(found.document)
+    for notes in (found.odd, convert(description, root / "store", root=root).notes):
+        assert any("uses these files (number of folders): forces.csv (1); add" in note for note in notes)
+
+
+def test_inspect_names_a_table_that_is_not_whole(root: Path) -> None:
+    (root / "forces.csv").write_text("run,cd\n1,0.3\n")
+    (root / "some.json").write_text('[{"run": 1}, {"run": 2}, {"cd": 1}]')
+    found = survey(str(root))
+    assert found.document["tables"] == [BY_NUMBER]
+    assert "samples without a row in forces.csv (1): run_2" in found.odd
+    (unused,) = (note for note in found.odd if "uses these files" in note)
+    assert "some.json (1)" in unused
+    assert "forces.csv" not in unused

@@ -315,6 +315,13 @@ class ZarrPointDataset(BatchDataset):
         )
 
     @property
+    def draws(self) -> str:
+        """What the drawn points depend on besides the data: their numbers by domain, and the seed."""
+        numbers = sorted(self._selection.num_points.items(), key=str)
+        points = [f"{wanted} points of {domain}" for domain, wanted in numbers if wanted is not None]
+        return f"{', '.join(points) or 'all points'}, sampling_seed {self.config.sampling_seed}"
+
+    @property
     def lineage(self) -> dict[str, str]:
         """The data of a training run as tags, for ``mlflow.set_tags`` and the like: place, generation and content.
 

@@ -60,6 +60,12 @@ class DatasetEpochs:
                 )
 
 
+def draws_of(dataset: Any) -> str:
+    """What the points of a dataset, or of the datasets within it, depend on besides the data; "" if that is unknown."""
+    own = getattr(dataset, "draws", None)
+    return own if isinstance(own, str) else " + ".join(filter(None, map(draws_of, _wrapped(dataset))))
+
+
 def fingerprint_of(dataset: Any) -> str:
     """The ``fingerprint`` of a dataset, or of the datasets within it and the chosen indices; "" if there is none."""
     own = getattr(dataset, "fingerprint", None)

@@ -18,7 +18,7 @@ from torch.utils.data import Sampler
 from zarr_core._util.arguments import INT64, whole_number
 from zarr_core._util.repeated import Repeated
 from zarr_core.errors import ZarrCoreError
-from zarr_core.loader.epochs import DatasetEpochs, count_repetitions, epoch_setter, fingerprint_of
+from zarr_core.loader.epochs import DatasetEpochs, count_repetitions, draws_of, epoch_setter, fingerprint_of
 from zarr_core.loader.permutation import Permutation
 from zarr_core.loader.ranks import check_divided_once, rank_and_world
 from zarr_core.loader.weights import SampleWeights
@@ -126,6 +126,7 @@ class EpochBatchSampler(Sampler[list[int]]):
         self.shuffle = shuffle
         self.evaluation = evaluation
         self.fingerprint = fingerprint
+        self._draws = ""  # what the points of the dataset depend on; "" if that is unknown
         self.epoch = 0
         self._on_epoch = on_epoch
         self._replica = replica
@@ -155,7 +156,9 @@ class EpochBatchSampler(Sampler[list[int]]):
         count_repetitions(dataset)
         if "on_epoch" not in settings:
             settings["on_epoch"] = epoch_setter(dataset)
-        return cls(len(dataset), batch_size, **settings)
+        sampler = cls(len(dataset), batch_size, **settings)
+        sampler._draws = draws_of(dataset)
+        return sampler
 
     def __len__(self) -> int:
         """Number of batches per epoch, the same on every rank."""
@@ -212,7 +215,7 @@ class EpochBatchSampler(Sampler[list[int]]):
         ours = self._settings
         try:
             epoch, position, seed = _numbers(state)
-            of_sampler = state.get("version") == _STATE_VERSION and state.keys() >= ours.keys() - {"weights"}
+            of_sampler = state.get("version") == _STATE_VERSION and state.keys() >= ours.keys() - {"weights", "draws"}
         except ZarrCoreError:
             of_sampler = False
         if not of_sampler:
@@ -224,10 +227,10 @@ class EpochBatchSampler(Sampler[list[int]]):
                 f"the saved state belongs to other data: [{state['fingerprint']}], not [{self.fingerprint}]. Open the "
                 "saved generation (generation=...) with the same fields and normalizers, or start a new run"
             )
-        # Only the states of a weighted epoch name weights.
+        # Only the states of a weighted epoch name weights. Earlier versions did not record draws.
         different = []
         for name in ours | {"weights": None}:
-            if state.get(name) != ours.get(name):
+            if state.get(name) != ours.get(name) and (name != "draws" or name in state):
                 different.append(f"{name} {state.get(name)} (here {ours.get(name)})")
         if different:
             raise ZarrCoreError(f"the saved state has other settings: {', '.join(different)}. Use the saved ones")
@@ -244,6 +247,8 @@ class EpochBatchSampler(Sampler[list[int]]):
         """The arguments that the batches depend on."""
         names = ("dataset_size", "batch_size", "drop_last", "shuffle", "evaluation", "fingerprint")
         settings = {name: getattr(self, name) for name in names}
+        if self._draws:
+            settings["draws"] = self._draws
         return settings if self.weights is None else settings | {"weights": self.weights.digest}
 
     # --- for iterators ------------------------------------------------------------------------------------------------

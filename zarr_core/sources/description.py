@@ -380,8 +380,9 @@ class SourceDescription(_Model):
 
     @cached_property
     def used_names(self) -> frozenset[str]:
-        """Names and patterns of all files of a sample."""
-        return frozenset([*(file.filename for file in self.fields.values()), *self.parameter_files])
+        """Names and patterns of all files of a sample, and names of those beside the samples."""
+        beside = [*(table.file for table in self.tables), *self.split_files.values(), *self.blacklists]
+        return frozenset([*(file.filename for file in self.fields.values()), *self.parameter_files, *beside])
 
     @cached_property
     def patterns(self) -> tuple[str, ...]:

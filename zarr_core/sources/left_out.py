@@ -91,10 +91,13 @@ class LeftOut:
         """Record a folder or link with one of the reasons above."""
         self._names[reason].append(repr(name))
 
-    def count_unused(self, filenames: Iterable[str]) -> None:
-        """Record the files of a folder that no field uses, such as ``Pressure.PT``."""
+    def count_unused(self, folder: str, filenames: Iterable[str]) -> None:
+        """Record the files of a folder that nothing uses, such as ``Pressure.PT``, or a table beside the samples."""
+        subfolder = self._description.subfolder
+        tables = (".csv", ".json") if folder in ("", subfolder) else ()
         for name in filenames:
-            if name not in self._description.used_names and name.lower().endswith((".pt", *SUFFIXES)):
+            is_used = name.removeprefix(f"{subfolder}/") in self._description.used_names
+            if not is_used and name.lower().endswith((".pt", *SUFFIXES, *tables)):
                 self._unused[name] += 1
 
     def sentences(self) -> tuple[str, ...]:
@@ -108,9 +111,10 @@ class LeftOut:
         return tuple(found)
 
     def unused(self) -> tuple[str, ...]:
-        """One sentence that names the files that no field uses, if there are any."""
+        """One sentence that names the files that nothing uses, if there are any."""
         if not self._unused:
             return ()
         names = [f"{name} ({count:,})" for name, count in sorted(self._unused.items())]
-        reason = f"no field of {self._description.name} uses these files (number of folders)"
-        return (f"{reason}: {some(names)}; add them to `files` of the description to convert them",)
+        reason = f"no field or table of {self._description.name} uses these files (number of folders)"
+        way_out = "add them to `files` of the description to convert them, a table to `tables` with its column of ids"
+        return (f"{reason}: {some(names)}; {way_out}",)

@@ -85,7 +85,7 @@ class RecordedSource:
             expect(str, expect(dict, file, f"file of {canonical!r}").get("name"), f"file of {canonical!r}, name")
             expect(int, file.get("size"), f"file of {canonical!r}, size")
         # Samples without a folder of their own have the id in the names of their files.
-        own_folder = recorded.get("folder") != "" or not any("/" in file["name"] for file in files.values())
+        own_folder = recorded.get("folder") != "" or not all(sample_id in file["name"] for file in files.values())
         folder = self.folder(sample_id, recorded) if own_folder else ""
         return None if folder is None else RecordedSample(self.storage, folder, recorded, FieldLoader(self.storage))
 

@@ -131,7 +131,7 @@ class FoundSamples:
     Attributes:
         samples: the samples by id.
         left_out: one sentence per reason for which folders are not samples; names them and the way out.
-        unused: one sentence that names the files that no field uses, if there are any.
+        unused: one sentence that names the files that nothing uses, if there are any.
         is_whole: whether the whole source was listed, not only requested samples.
     """
 

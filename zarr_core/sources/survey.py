@@ -127,17 +127,18 @@ def survey(root: str) -> Survey:
     document = {} if kinds else guess.document()
     description = resolve_kind(kinds[0]) if kinds else SourceDescription.model_validate(document)
     tree = SampleTree(description, root)
-    found = tree.find(listing=listing)
+    found = noted = tree.find(listing=listing)
     complete = found.complete
     if not complete:
         raise SourceError("; ".join([f"{storage.url}: nothing looks like a sample", *odd, *found.left_out]))
     if document and (tables := guess.tables(complete)):
         document["tables"] = tables
+        noted = SampleTree(SourceDescription.model_validate(document), root).find(listing=listing)
     named = [file.filename for file in description.fields.values() if file.choice is not None]
     examples = named if kinds else [*named, *{suffix_of(path): path for path in paths}.values()]
     extras = set(map(missing_extra, examples)) - {""}
     splits = {split: len(complete.keys() & ids) for split, ids in tree.splits(complete).items()}
-    odd += [*found.left_out, *found.unused]
+    odd += [*noted.left_out, *noted.unused]
     if len(kinds) > 1:
         odd.append(f"{', '.join(kinds)} have the same files; choose the one with your splits")
     if not any(splits.values()):
@@ -357,8 +358,8 @@ def _column_of_ids(rows: list[dict[str, Any]], templates: list[str], sample_ids:
     """The first column of a table that names at least half of the samples, and how."""
     for template in templates:
         for key in rows[0] if rows else ():
-            named = {template.format(row.get(key)) for row in rows}
-            if 2 * len(named & sample_ids) >= len(sample_ids):
+            named = {template.format(row[key]) for row in rows if key in row}
+            if all(key in row for row in rows) and 2 * len(named & sample_ids) >= len(sample_ids):
                 return {"key": key, "sample_id": template}
     return None
 

@@ -95,7 +95,7 @@ class SampleTree(SampleSource):
             sample_id = folder.removeprefix(f"{description.subfolder}/")
             if wanted is not None and sample_id not in wanted:
                 continue
-            left_out.count_unused(files)
+            left_out.count_unused(folder, files)
             found = {name: files[file.filename] for name, file in description.fields.items() if file.filename in files}
             own_problems = problems.get(folder, {})
             if not self._is_sample(sample_id, folder, bool(found), bool(own_problems), left_out):

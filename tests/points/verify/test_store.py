@@ -26,6 +26,7 @@ from zarr_core.points.read.reader import ZarrChunkReader
 from zarr_core.points.store.head import HEAD, load_manifest
 from zarr_core.points.store.manifest import StoreManifest
 from zarr_core.points.verify.store import VerificationReport, verify_store
+from zarr_core.sources.description import SourceDescription
 from zarr_core.storage import Storage
 from zarr_core.storage.backends import local
 from zarr_core.verify import format_report, main
@@ -395,6 +396,22 @@ def test_root_with_or_without_the_subfolder(tmp_path: Path) -> None:
     for root in (tmp_path / "source", tmp_path / "source" / "preprocessed"):
         report = verify_store(str(tmp_path / "store"), source=str(root))
         assert (messages(report), report.samples) == ([], 2)
+
+
+def test_samples_that_are_files_at_the_root(tmp_path: Path) -> None:
+    source, store = tmp_path / "source", str(tmp_path / "store")
+    source.mkdir()
+    for sample_id in ("geo_0", "geo_1"):
+        np.savez(source / f"{sample_id}.npz", x=np.random.default_rng(0).random((9, 3), np.float32))
+    (source / "geo_0").mkdir()
+    (source / "geo_0" / "log.txt").touch()  # not the folder of the sample
+    files = {"volume_position": {"file": "{id}.npz", "array": "x"}}
+    convert(SourceDescription.model_validate({"name": "own", "samples": "*", "files": files}), store, root=source)
+    report = verify_store(store, source=str(source))
+    assert (messages(report), report.samples) == ([], 2)
+    (source / "geo_1.npz").unlink()
+    absent = "geo_1, volume_position: cannot be compared: geo_1.npz is no longer in the source"
+    assert messages(verify_store(store, source=str(source))) == [absent]
 
 
 def test_a_changed_file_of_equal_size_is_reported_as_newer(place: Path) -> None:
