@@ -225,20 +225,18 @@ class SplitPermutation(_Model):
         return self
 
     def assign(self, sample_ids: Collection[str], read_text: ReadText) -> dict[str, list[str]]:
-        """Ids by split, including ids that the source does not have; raises SourceError if it has none of this form."""
-        start, end = self.sample_id.split("{}")
-        of_this_form = [name for name in sample_ids if name.startswith(start) and name.endswith(end)]
-        if sample_ids and not of_this_form:
-            first, last = self.sample_id.format(1), self.sample_id.format(self.count)
-            raise SourceError(
-                f"the splits of rule permutation are of samples {first} to {last}, but this one is "
-                f"{min(sample_ids)!r}; set the form of the ids, as "
-                'in `splits: {rule: permutation, sample_id: "case_{}", ...}`, or use split files (rule: files)'
-            )
+        """Ids by split, including ids that the source does not have; raises SourceError if it has none of them."""
         import torch
 
         generator = torch.Generator().manual_seed(self.seed)
         numbers = (torch.randperm(self.count, generator=generator) + 1).tolist()
+        if sample_ids and set(sample_ids).isdisjoint(map(self.sample_id.format, numbers)):
+            first, last = self.sample_id.format(1), self.sample_id.format(self.count)
+            raise SourceError(
+                f"the splits of rule permutation are of samples {first} to {last}, without zero padding, but this one "
+                f"is {min(sample_ids)!r}; set the form of the ids, as "
+                'in `splits: {rule: permutation, sample_id: "case_{}", ...}`, or use split files (rule: files)'
+            )
         ids = iter([self.sample_id.format(number) for number in numbers if number not in self.exclude])
         return {split: list(islice(ids, size)) for split, size in self.sizes.items()}
 

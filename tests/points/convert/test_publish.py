@@ -404,9 +404,18 @@ def test_a_permutation_is_not_applied_to_ids_of_another_form(tmp_path: Path) -> 
     rule: dict[str, Any] = {"rule": "permutation", "count": 2, "seed": 0, "sizes": {"train": 1, "test": 1}}
     source.kind.write_text(json.dumps(plain | {"splits": rule}))
     with pytest.raises(
-        SourceError, match="are of samples run_1 to run_2, but this one is 'case_1'.*sample_id: \"case_"
+        SourceError, match="samples run_1 to run_2, without zero padding, but this one is 'case_1'.*id: \"case_"
     ):
         source.convert()
     source.kind.write_text(json.dumps(plain | {"splits": rule | {"sample_id": "case_{}"}}))
     source.convert()
     assert sorted(itertools.chain.from_iterable(source.reader().manifest.splits.values())) == ["case_1", "case_2"]
+
+
+def test_a_permutation_is_not_applied_to_ids_with_zero_padding(tmp_path: Path) -> None:
+    source = Source(tmp_path)
+    source.write("case_001", "case_002")
+    rule = {"rule": "permutation", "count": 2, "seed": 0, "sizes": {"train": 2}, "sample_id": "case_{}"}
+    source.kind.write_text(json.dumps(json.loads(source.kind.read_text()) | {"splits": rule}))
+    with pytest.raises(SourceError, match="case_1 to case_2, without zero padding, but this one is 'case_001'"):
+        source.convert()
