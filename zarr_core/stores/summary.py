@@ -334,7 +334,7 @@ def _points_info(storage: Storage, state: StoreManifest, committed: float | None
 def _has_source(storage: Storage, state: StoreManifest, sample_id: str) -> bool:
     """Whether a sample can be converted again: those of ``write_sample`` record no source."""
     try:
-        return bool(SampleGroup(storage, state, sample_id).source)
+        return bool(SampleGroup(storage, state, sample_id).source != {})
     except StoreError:
         return True
 
