@@ -171,6 +171,21 @@ def test_arrays_are_filed_under_their_domain(
     assert inspected(tmp_path, capsys)["fields"] == fields
 
 
+@pytest.mark.parametrize(("name", "is_written"), [("{}.txt", True), ("{}_design_ids.txt", False), ("old_{}.txt", None)])
+def test_split_files_beside_the_samples(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, is_written: bool | None
+) -> None:
+    for number in (1, 2, 3):
+        np.savez(tmp_path / f"geo_{number}.npz", pos=np.zeros((5, 3)))
+    (tmp_path / name.format("train")).write_text("geo_1\ngeo_3\n")
+    (tmp_path / name.format("val")).write_text("geo_2\n")
+    found = inspected(tmp_path, capsys)
+    document = yaml.safe_load(str(found["description"]))
+    assert document.get("splits") == ({"rule": "files", "filename": "{split}.txt"} if is_written else None)
+    assert found["splits"] == ({} if is_written is None else {"train": 2, "val": 1})
+    assert any("no splits" in note for note in found["notes"]) == (is_written is None)  # type: ignore[attr-defined]
+
+
 def test_a_failure_lists_what_was_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for number in (1, 2):
         (tmp_path / f"run_{number}").mkdir()

@@ -171,7 +171,7 @@ def test_another_value_in_a_file_of_the_sample_is_refused(root: Path) -> None:
         ("forces.csv", "run,cd,cd\n1,2,3\n", "has two columns with the same name"),
         ("forces.csv", 'run,cd\n1,"2\n', "unexpected end of data"),
         ("forces.json", '{"run": 3}', "expected objects in a list, or objects by key"),
-        ("forces.json", "{", "Expecting property name"),
+        ("forces.json", "{", "EOF while parsing an object"),
     ],
 )
 def test_a_table_that_cannot_be_used_is_named(root: Path, name: str, text: str, reason: str) -> None:

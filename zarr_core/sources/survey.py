@@ -6,6 +6,7 @@ import re
 from collections import defaultdict
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any
 
 import yaml
@@ -16,7 +17,7 @@ from zarr_core.errors import SourceError
 from zarr_core.format.object_names import MANIFEST
 from zarr_core.sources.arrays import CASE, ArrayChoice, suffix_of
 from zarr_core.sources.cases import meshes_of_cases, several_regions
-from zarr_core.sources.description import SourceDescription
+from zarr_core.sources.description import SourceDescription, SplitFiles
 from zarr_core.sources.formats import SUFFIXES, missing_extra, open_file, peek
 from zarr_core.sources.formats.contents import Contents
 from zarr_core.sources.formats.files import SourceFile, path_of
@@ -131,9 +132,10 @@ def survey(root: str) -> Survey:
     complete = found.complete
     if not complete:
         raise SourceError("; ".join([f"{storage.url}: nothing looks like a sample", *odd, *found.left_out]))
-    if document and (tables := guess.tables(complete)):
-        document["tables"] = tables
-        noted = SampleTree(SourceDescription.model_validate(document), root).find(listing=listing)
+    if document and (beside := guess.beside(complete)):
+        document |= beside
+        tree = SampleTree(SourceDescription.model_validate(document), root)
+        noted = tree.find(listing=listing)
     named = [file.filename for file in description.fields.values() if file.choice is not None]
     examples = named if kinds else [*named, *{suffix_of(path): path for path in paths}.values()]
     extras = set(map(missing_extra, examples)) - {""}
@@ -142,7 +144,7 @@ def survey(root: str) -> Survey:
     if len(kinds) > 1:
         odd.append(f"{', '.join(kinds)} have the same files; choose the one with your splits")
     if not any(splits.values()):
-        odd.append("no splits: no file such as train_design_ids.txt lists samples")
+        odd.append("no splits: no file such as train.txt or train_design_ids.txt lists samples")
     return Survey(
         redact(root),
         kinds,
@@ -337,7 +339,25 @@ class _Guess:
             raise ValueError("it is large")
         return scalars(parse_scalars(info.name, self.storage.read(path_of(folder, info.name))), info.name)
 
-    def tables(self, sample_ids: Collection[str]) -> list[dict[str, str]]:
+    def beside(self, sample_ids: Collection[str]) -> dict[str, Any]:
+        """The parts of the description that name files beside the samples: tables, and lists of splits."""
+        found: dict[str, Any] = {}
+        if tables := self._tables(sample_ids):
+            found["tables"] = tables
+        plain = "{split}.txt"
+        if not self._lists(SplitFiles().filename, sample_ids) and self._lists(plain, sample_ids):
+            found["splits"] = {"rule": "files", "filename": plain}
+        return found
+
+    def _lists(self, filename: str, sample_ids: Collection[str]) -> bool:
+        """Whether split files of this name list a sample."""
+        splits = SplitFiles(filename=filename).assign(sample_ids, self._text)
+        return not set(sample_ids).isdisjoint(chain.from_iterable(splits.values()))
+
+    def _text(self, path: str) -> str | None:
+        return self.storage.read(path).decode(errors="replace") if path in self.paths else None
+
+    def _tables(self, sample_ids: Collection[str]) -> list[dict[str, str]]:
         """The tables at the root of which one column names at least half of the samples, by their ids or numbers."""
         numbered = re.sub(r"\d+", "{}", next(iter(sample_ids)), count=1)
         templates = ["{}", numbered] if "{}" in numbered else ["{}"]
