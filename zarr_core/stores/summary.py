@@ -30,6 +30,8 @@ from zarr_core.versioning.history import commits
 
 # Metadata reads in flight. On an object store, each is a round trip.
 _LOOKUPS = 16
+# Samples whose metadata is read to tell which of them can be converted again, at most.
+_MOST_LOOKUPS = 100
 
 
 @dataclass(frozen=True)
@@ -297,8 +299,11 @@ def _points_info(storage: Storage, state: StoreManifest, committed: float | None
     current = current_settings(state)
     settings = Counter(entry.settings for entry in entries)
     others = [] if current is None else [i for i, entry in state.samples.items() if entry.settings != current.digest]
-    with ThreadPoolExecutor(_LOOKUPS) as pool:
-        stale = list(compress(others, pool.map(partial(_has_source, storage, state), others)))
+    stale = others
+    # At the end of a migration, samples without a source are left. Looking at each costs a request.
+    if len(others) <= _MOST_LOOKUPS:
+        with ThreadPoolExecutor(_LOOKUPS) as pool:
+            stale = list(compress(others, pool.map(partial(_has_source, storage, state), others)))
     former = {state.samples[i].settings for i in stale}
     fields = {name: FieldInfo(column.dtype, column.dim, units.get(name, "")) for name, column in state.fields.items()}
     return {
