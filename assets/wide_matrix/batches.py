@@ -32,8 +32,8 @@ def warehouse_batches_asset(declared: MatrixDeclaration) -> dg.SourceAsset:
         key=declared.observed,
         group_name=declared.name,
         partitions_def=declared.partitions,
-        description="Batches of the long table. The sensor "
-        f"`{declared.name}_batches` registers what arrives; *Observe* looks at once."
+        description="Batches of the long table. A sensor registers what arrives: "
+        f"`{declared.name}_batches`; *Observe* looks at once."
         + if_red("a-source-that-does-not-answer", "look whether the warehouse answers"),
         metadata=declared.summary(),
         tags=kind_tags("table", "source"),

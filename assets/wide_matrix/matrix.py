@@ -26,8 +26,8 @@ def matrix_asset(declared: MatrixDeclaration) -> dg.AssetsDefinition:
         deps=[dg.AssetDep(declared.key("matrix_batches"), partition_mapping=dg.AllPartitionMapping())],
         automation_condition=publish_after_a_batch(),
         code_version=declared.code_version,
-        description="Which samples the matrix holds: `HEAD.json`, which each commit replaces. Earlier "
-        "generations stay readable until garbage collection deletes them; a training run can pin one."
+        description="Which samples the matrix holds. Each commit replaces `HEAD.json`; earlier generations stay "
+        "readable until garbage collection deletes them, and a training run can pin one."
         + if_red("a-failed-check", "read the last event of the run"),
         metadata={**declared.summary(), **declared.published_metadata},
         output_required=False,

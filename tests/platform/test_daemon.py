@@ -450,7 +450,7 @@ def test_a_new_instance_takes_what_the_store_holds(deployment: Deployment) -> No
     deployment.source.with_name("gone").rename(deployment.source)
     write_run(deployment.source, 15, points=3000)
     before = load_manifest(str(deployment.store)).samples
-    unknown = {path.name for path in deployment.source.iterdir()} - before.keys()
+    unknown = {path.name for path in deployment.source.iterdir() if path.is_dir()} - before.keys()
     deployment.project.change("assets/datasets/ahmed_rans/defs.yaml", "chunk_points: 4096", "values_dtype: float32")
 
     deployment.start()

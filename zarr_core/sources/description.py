@@ -6,6 +6,7 @@ solvers contain several arrays, and their names often contain the sample's id: `
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection
 from functools import cached_property
 from itertools import islice
@@ -225,12 +226,14 @@ class SplitPermutation(_Model):
         return self
 
     def assign(self, sample_ids: Collection[str], read_text: ReadText) -> dict[str, list[str]]:
-        """Ids by split, including ids that the source does not have; raises SourceError if it has none of them."""
+        """Ids by split, including ids that the source does not have; raises SourceError if it has none of this form."""
         import torch
 
         generator = torch.Generator().manual_seed(self.seed)
         numbers = (torch.randperm(self.count, generator=generator) + 1).tolist()
-        if sample_ids and set(sample_ids).isdisjoint(map(self.sample_id.format, numbers)):
+        start, end = map(re.escape, self.sample_id.split("{}"))
+        of_this_form = re.compile(f"{start}(?!0).*{end}", re.DOTALL)
+        if sample_ids and not any(map(of_this_form.fullmatch, sample_ids)):
             first, last = self.sample_id.format(1), self.sample_id.format(self.count)
             raise SourceError(
                 f"the splits of rule permutation are of samples {first} to {last}, without zero padding, but this one "

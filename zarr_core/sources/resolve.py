@@ -66,7 +66,7 @@ def resolve_kind(kind: str | SourceDescription | object) -> SourceDescription:
         return _described_by(import_dotted(kind))
     raise SourceError(
         f"no dataset kind {kind!r}: use one of {', '.join(shipped_kinds())}, a dotted path or the path of a YAML file; "
-        "`zarr-core inspect FOLDER` says what a folder could be"
+        f"`{shell('inspect', 'FOLDER')}` says what a folder could be"
     )
 
 

@@ -28,7 +28,8 @@ from zarr_core.versioning.archive import documents, find_archive, read_archive, 
 
 # What an error says of a folder without a store.
 _HOW_TO_MAKE_ONE = (
-    "is it the root of a store? `zarr-core convert --help` and `zarr-core matrix create --help` tell how to make one"
+    f"is it the root of a store? `{shell('convert', '--help')}` and `{shell('matrix', 'create', '--help')}` "
+    "tell how to make one"
 )
 MAX_GENERATION = 99_999_999  # eight digits
 
