@@ -119,6 +119,12 @@ class PackedGroup:
             raise DocumentError(f"{what} {error}") from error
         return index
 
+    @property
+    def directory_start(self) -> int:
+        """Position of the central directory, after the last entry."""
+        last = next(reversed(self.entries.values()))
+        return last.start + last.size
+
     @cached_property
     def entries(self) -> dict[str, Place]:
         """Where each entry lies, by name, in the order of the archive."""
@@ -141,6 +147,29 @@ class PackedGroup:
         if end > self.size:
             raise DocumentError(f"{name!r} lies outside of the archive")
         return entries
+
+
+def check_directory(group: PackedGroup, stored: bytes) -> None:
+    """Compare the central directory of an archive with its head, but for the checksums of the entries.
+
+    Other readers of ZIP files trust it, and may end the process if it is damaged.
+
+    Args:
+        group: from :func:`parse_head`.
+        stored: the archive from :attr:`PackedGroup.directory_start` on.
+
+    Raises:
+        DocumentError: it is damaged.
+    """
+    headers: list[bytes] = []
+    at = end = 0
+    for name, place in group.entries.items():
+        crc32 = int.from_bytes(stored[at + 16 : at + 20], "little")
+        headers.append(_central_header(Entry(name, place.size, crc32), end))
+        at += len(headers[-1])
+        end = place.start + place.size
+    if _directory(headers, end) != stored:
+        raise DocumentError("its central directory is damaged")
 
 
 def chunk_name(array: str, number: int) -> str:
@@ -241,16 +270,12 @@ class Archive:
     @property
     def directory(self) -> bytes:
         """The central directory, which ends the archive."""
-        parts = [_central_header(self._root, 0)]
+        headers = [_central_header(self._root, 0)]
         end = len(self.head)
         for entry, start in zip(self.entries, self._starts, strict=True):
-            parts.append(_central_header(entry, end))
+            headers.append(_central_header(entry, end))
             end = len(self.head) + start + entry.size
-        size, count, at = sum(map(len, parts)), len(parts), end
-        parts.append(_END_64.pack(b"PK\6\6", 44, _UNIX | _VERSION, _VERSION, 0, 0, count, count, size, at))
-        parts.append(_LOCATOR.pack(b"PK\6\7", 0, at + size, 1))
-        parts.append(_END.pack(b"PK\5\6", 0, 0, _UNKNOWN_16, _UNKNOWN_16, _UNKNOWN_32, _UNKNOWN_32, 0))
-        return b"".join(parts)
+        return _directory(headers, end)
 
     def _record(self, body: int) -> dict[str, Any]:
         chunks: dict[str, list[tuple[int, int]]] = {}
@@ -309,6 +334,15 @@ def _local_header(entry: Entry, size: int) -> bytes:
     if padding:
         extra = _PADDING.pack(_PADDING_ID, padding - 4, _ALIGNMENT).ljust(padding, b"\0")
     return fixed + name + extra
+
+
+def _directory(headers: Sequence[bytes], at: int) -> bytes:
+    """A central directory at a position: the headers of all entries, and the records that end the archive."""
+    size, count = sum(map(len, headers)), len(headers)
+    end_64 = _END_64.pack(b"PK\6\6", 44, _UNIX | _VERSION, _VERSION, 0, 0, count, count, size, at)
+    locator = _LOCATOR.pack(b"PK\6\7", 0, at + size, 1)
+    end = _END.pack(b"PK\5\6", 0, 0, _UNKNOWN_16, _UNKNOWN_16, _UNKNOWN_32, _UNKNOWN_32, 0)
+    return b"".join([*headers, end_64, locator, end])
 
 
 def _central_header(entry: Entry, start: int) -> bytes:

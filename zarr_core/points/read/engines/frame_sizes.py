@@ -1,7 +1,7 @@
 """Compares the sizes that compressed chunks claim with their layout, before another library decodes the chunks.
 
 A decoder allocates what the header of a frame claims, up to 2 GiB with Blosc. Where it cannot, TensorStore ends the
-process.
+process, and so it does where the central directory of an archive is damaged, which is compared as well.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import numpy as np
 from zarr_core._util.documents import parse_json
 from zarr_core.errors import CorruptChunkError, StoreError
 from zarr_core.format.array_metadata import ArrayLayout
+from zarr_core.format.packed import check_directory, parse_head
 from zarr_core.format.shards import ChunkRange, chunk_ranges
 from zarr_core.points.read.engines import FieldRead
 from zarr_core.storage import Storage
@@ -32,6 +33,7 @@ class FrameSizes:
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
         self._known = lru_cache(_ARRAYS)(self._open)
+        self._check_archive = lru_cache(_ARRAYS)(self._compare_directory)
 
     def check(self, read: FieldRead) -> bool:
         """Whether the layout of the array is one that this library writes: the others are not checked.
@@ -40,6 +42,8 @@ class FrameSizes:
             CorruptChunkError: a chunk of the read claims another size than its layout has.
         """
         try:
+            if read.entry.head:
+                self._check_archive(read.entry.relpath, read.entry.head)
             known = self._known(read.path)
             if known is None:
                 return False
@@ -53,6 +57,10 @@ class FrameSizes:
         except FileNotFoundError:
             pass  # the engine reports what is missing
         return True
+
+    def _compare_directory(self, archive: str, head: int) -> None:
+        group = parse_head(self._storage.read(archive, 0, head))
+        check_directory(group, self._storage.read(archive, group.directory_start, group.size))
 
     def _open(self, path: str) -> tuple[ArrayLayout, dict[int, ChunkRange]] | None:
         try:
