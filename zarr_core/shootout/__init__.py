@@ -4,7 +4,7 @@
 formats and settings, reads batches of each with a DataLoader and in threads, and writes ``shootout.json`` and
 ``shootout.html``.
 
-``workload`` and ``matrix_workload`` take samples, ``tiers`` holds them, ``loading`` reads them.
+``workload`` takes samples, ``tiers`` holds them, ``loading`` reads them.
 ``planner`` runs the measurements by importance until the budget is used; ``run`` adds those that follow from results;
 ``turns`` repeats the fastest in turns. ``verdict`` decides from the numbers alone.
 """
