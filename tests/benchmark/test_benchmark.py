@@ -127,8 +127,17 @@ def test_store_and_fields(place: Path, report: dict[str, Any]) -> None:
     assert report["store"]["layouts"] == ["directory"]
     assert report["store"]["objects_stored"] == len(files)
     assert report["store"]["objects_source"] == 3 * len(resolve_kind(KIND).required_fields)
-    captions = " ".join(caption for _, caption in Wording(report).cards)
-    assert f"in {len(files)} objects (directory) for " in captions
+    inodes = len({path for group in groups for path in [group.parent, group, *group.rglob("*")]})
+    of_source = 3 * len(resolve_kind(KIND).required_fields)
+    assert (report["store"]["inodes_stored"], report["store"]["inodes_source"]) == (inodes, of_source + 3)
+    words = Wording(report)
+    captions = " ".join(caption for _, caption in words.cards)
+    source = f"{of_source} files, {of_source + 3} inodes"
+    assert f"in {len(files)} objects (directory, {inodes} inodes) for {source}" in captions
+    gets = report["reads"]["total"]["drawn"]["requests"]
+    assert words.store_facts["in a bucket"].startswith(
+        f"a million draws of samples read before cost USD {gets * 0.4:.2f}"
+    )
     assert report["store"]["points"] == {"surface": [200, 214], "volume": [600, 614]}
     chunks = {"surface": 7 + 7 + 7, "volume": 19 + 19 + 20}  # of 32 points, in the three samples
     n_chunks = sum(chunks[file.domain] for file in resolve_kind(KIND).required_fields.values())

@@ -16,6 +16,7 @@ from zarr_core.benchmark.wording import WAYS
 from zarr_core.errors import ZarrCoreError
 from zarr_core.points.read.reader import ZarrChunkReader
 from zarr_core.points.verify.source import ComparedSource
+from zarr_core.sources.formats.files import path_of
 from zarr_core.sources.recorded import RecordedSample
 from zarr_core.storage.byte_ranges import CountingObjects, open_objects
 
@@ -29,12 +30,14 @@ class MeasuredSample:
         fields: canonical names of its fields.
         source: its source files.
         sizes: bytes of each field's source file; 0 for further fields of the same file.
+        paths: its source files, below the root of the source.
     """
 
     sample_id: str
     fields: tuple[str, ...]
     source: RecordedSample
     sizes: Mapping[str, int]
+    paths: frozenset[str]
 
     def read(
         self, reader: ZarrChunkReader, way: str, num_points: Mapping[str, int], epoch: int = 0
@@ -59,17 +62,19 @@ def locate_sample(reader: ZarrChunkReader, source: ComparedSource, sample_id: st
     if sample is None:
         return None
     sizes: dict[str, int] = {}
+    paths: set[str] = set()
     seen: set[str] = set()
     for field in fields:
         if field not in sample.files:
             return None
-        name = sample.files[field]["name"]
         try:
-            sizes[field] = 0 if name in seen else sample.file(field).size
+            file = sample.file(field)
         except FileNotFoundError:
             return None
-        seen.add(name)
-    return MeasuredSample(sample_id, fields, sample, sizes)
+        sizes[field] = 0 if file.name in seen else file.size
+        paths.update(path_of(sample.folder, part.name) for part in file.stored)
+        seen.add(file.name)
+    return MeasuredSample(sample_id, fields, sample, sizes, frozenset(paths))
 
 
 def count_reads(

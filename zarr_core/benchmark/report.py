@@ -21,6 +21,7 @@ from zarr_core.format.names import POSITION, FieldName
 from zarr_core.points.convert.savings import savings
 from zarr_core.points.read.reader import ZarrChunkReader
 from zarr_core.points.statistics import calculate_store_statistics
+from zarr_core.points.store.footprint import USD_PER_MILLION_GETS, count_inodes, footprint
 from zarr_core.points.store.group import chunk_object_bytes, recorded_rounding
 from zarr_core.points.store.recorded_settings import current_settings
 from zarr_core.points.store.settings import ConversionSettings
@@ -105,7 +106,8 @@ def _store_facts(reader: ZarrChunkReader, samples: Sequence[MeasuredSample]) -> 
     manifest = reader.manifest
     points: dict[str, list[int]] = {}
     chunk_points: dict[str, int] = {}
-    bytes_total = bytes_stored = bytes_source = objects_stored = objects_source = 0
+    storage = Storage(reader.root)
+    bytes_total = bytes_stored = bytes_source = objects_stored = objects_source = inodes_stored = inodes_source = 0
     layouts = set()
     for entry in manifest.samples.values():
         bytes_total += entry.bytes
@@ -115,12 +117,15 @@ def _store_facts(reader: ZarrChunkReader, samples: Sequence[MeasuredSample]) -> 
             chunk_points[domain] = max(chunk_points.get(domain, 0), grid.chunk_points)
     for sample in samples:
         entry = manifest.samples[sample.sample_id]
-        # A folder has many objects; of a sample of another program, no bytes of the arrays are recorded either.
-        listed = {} if entry.head else Storage(reader.root).list(entry.relpath)
-        layouts.add("packed" if entry.head else "directory")
-        objects_stored += len(listed) or 1
-        objects_source += sum(size > 0 for size in sample.sizes.values())
-        bytes_stored += entry.bytes or chunk_object_bytes(listed, entry.relpath)
+        taken = footprint(storage, manifest, entry)
+        layouts.add(taken.layout)
+        objects_stored += len(taken.sizes)
+        inodes_stored += taken.inodes
+        # No bytes of the arrays are recorded of a sample of another program.
+        bytes_stored += entry.bytes or chunk_object_bytes(taken.sizes, entry.relpath)
+        files = sample.paths
+        objects_source += len(files)
+        inodes_source += count_inodes(files, sample.source.folder) if sample.source.storage.is_local else 0
         bytes_source += sum(sample.sizes.values())
     return {
         "dataset_name": manifest.dataset_name,
@@ -138,6 +143,9 @@ def _store_facts(reader: ZarrChunkReader, samples: Sequence[MeasuredSample]) -> 
         "layouts": sorted(layouts),
         "objects_stored": objects_stored,
         "objects_source": objects_source,
+        "inodes_stored": inodes_stored,
+        "inodes_source": inodes_source,
+        "usd_per_million_gets": USD_PER_MILLION_GETS,
     }
 
 

@@ -94,7 +94,8 @@ class Wording:
         first = readable_count(reads["first"]["drawn"]["requests"])
         sizes = f"{format_size(store['bytes_stored'])} stored for {format_size(store['bytes_source'])} of .pt files"
         layouts = " and ".join(store["layouts"])
-        objects = f"{store['objects_stored']:,} objects ({layouts}) for {store['objects_source']:,} files"
+        stored = f"{store['objects_stored']:,} objects ({layouts}{_inodes(store['inodes_stored'])})"
+        source = f"{store['objects_source']:,} files{_inodes(store['inodes_source'])}"
         rates = f"{self._fps['drawn']:,.0f} instead of {self._fps['pt']:,.0f}"
         return [
             (f"{fewer:.1f}x", "fewer bytes per training step than loading the .pt files"),
@@ -102,7 +103,7 @@ class Wording:
                 readable_count(self._total["drawn"]["requests"]),
                 f"requests per sample for {len(reads['fields'])} fields, {first} at the first read of a sample",
             ),
-            (self.stored_share, f"of the source's size: {sizes}, in {objects}"),
+            (self.stored_share, f"of the source's size: {sizes}, in {stored} for {source}"),
             (f"{self._fps['drawn'] / self._fps['pt']:.1f}x", f"the samples per second of the .pt files ({rates})"),
         ]
 
@@ -168,6 +169,15 @@ class Wording:
         )
 
     @property
+    def bill(self) -> str:
+        """What a bucket would charge for the requests of draws."""
+        requests, price = self._total["drawn"]["requests"], self.report["store"]["usd_per_million_gets"]
+        return (
+            f"a million draws of samples read before cost USD {requests * price:.2f} for {readable_count(requests)} "
+            f"GETs each, at USD {price:.2f} per million GETs"
+        )
+
+    @property
     def store_facts(self) -> dict[str, str]:
         """What the manifest says."""
         store = self.report["store"]
@@ -182,7 +192,12 @@ class Wording:
             "codec": store["codec"],
             "shuffle seed": str(store["shuffle_seed"]),
             "points per draw": self.points,
+            "in a bucket": self.bill,
         }
+
+
+def _inodes(number: int) -> str:
+    return f", {number:,} inodes" if number else ""
 
 
 def _moment(value: float | list[float] | None) -> str:

@@ -1,0 +1,52 @@
+"""What a sample takes in its store: objects or inodes, and requests of a draw."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from zarr_core.points.store.manifest import SampleEntry, StoreManifest
+from zarr_core.storage import Storage
+
+#: Assumed: Amazon S3 Standard, us-east-1, as known in 2025; see aws.amazon.com/s3/pricing for the present price.
+USD_PER_MILLION_GETS = 0.40
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """What one sample takes.
+
+    Attributes:
+        layout: "directory" or "packed".
+        sizes: bytes of its files or objects, by name; those of an archive are unknown, 0.
+        inodes: its files and folders on a local disk; 0 elsewhere.
+        requests: of a draw from all its fields, at least, once its metadata was read by one more.
+    """
+
+    layout: str
+    sizes: Mapping[str, int]
+    inodes: int
+    requests: int
+
+
+def footprint(storage: Storage, state: StoreManifest, entry: SampleEntry) -> Footprint:
+    """What a sample takes; one listing, and none for an archive."""
+    if entry.head:
+        layout, sizes = "packed", {entry.relpath: 0}
+        requests = len(entry.domains)  # chunks of a domain lie side by side
+    else:
+        layout, sizes = "directory", storage.list(entry.relpath)
+        requests = len(entry.fields or state.fields)
+    folder_of_groups = entry.relpath.rpartition("/")[0]
+    inodes = count_inodes(sizes, folder_of_groups) if storage.is_local else 0
+    return Footprint(layout, sizes, inodes, requests)
+
+
+def count_inodes(names: Iterable[str], top: str) -> int:
+    """Files, and the folders that hold them, from ``top`` down. ``top`` is "" where the files have no folder."""
+    inodes = set()
+    for name in names:
+        while name and name not in inodes:
+            inodes.add(name)
+            name = name.rpartition("/")[0] if name != top else ""
+    return len(inodes)
