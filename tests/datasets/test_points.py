@@ -207,6 +207,20 @@ def test_a_batch_is_its_items_collated(root: Path, engine: str) -> None:
         assert_batches_equal(item, one)
 
 
+def test_items_of_a_batch_are_made_when_they_are_used(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def forbidden(*_: Any) -> None:
+        raise AssertionError("an item was made")
+
+    dataset = drivaernet(root, **SIZES)
+    batch, other = dataset.__getitems__([3, 0, 2]), dataset.__getitems__([1, 2])
+    with monkeypatch.context() as patch:
+        patch.setattr("zarr_core.datasets.batch.BatchItem", forbidden)
+        assert collate(batch) is batch.tensors
+    for changed in (copy.copy(batch), batch[1:], batch + other):
+        assert_batches_equal(collate(changed), default_collate([dict(item) for item in changed]))
+    assert [len(copy.copy(batch)), len(batch[1:]), len(batch + other), len(batch)] == [3, 2, 5, 3]
+
+
 @pytest.mark.parametrize("change", ["value", "label", "removed field", "removed item", "order"])
 def test_a_batch_whose_items_were_changed_is_stacked_again(root: Path, change: str) -> None:
     dataset = drivaernet(root, **SIZES)

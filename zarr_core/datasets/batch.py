@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import UserList
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 from torch import Tensor
@@ -44,35 +46,47 @@ class Slab(dict[str, Tensor]):
         self.sample_id, self.domain, self.rows = sample_id, domain, rows
 
 
-class Batch(list[BatchItem]):
-    """The items of a batch, together with the batch tensors.
+class Batch(UserList[BatchItem]):
+    """The items of a batch, together with the batch tensors. Items are made when one of them is used.
 
     Attributes:
         tensors: by field, (items, points, components) or (items, points); lists of what is not a tensor. The items are
-            views of them. None if the items differ in size.
+            views of them. None if the items differ in size; then they are given.
     """
 
-    def __init__(self, items: Sequence[Any], tensors: dict[str, Any] | None) -> None:
-        super().__init__(items)
+    def __init__(self, items: Iterable[Any] = (), tensors: dict[str, Any] | None = None) -> None:
         self.tensors = tensors
-        self._read = [] if tensors is None else [tuple(item.items()) for item in items]
+        if tensors is None:
+            self.data = list(items)
 
-    @classmethod
-    def of(cls, tensors: dict[str, Any]) -> Batch:
-        """The items of batch tensors."""
-        columns = [values.unbind() if isinstance(values, Tensor) else values for values in tensors.values()]
-        rows = zip(*columns, strict=True)
-        return cls([BatchItem(zip(tensors, values, strict=True)) for values in rows], tensors)
+    @cached_property
+    def data(self) -> list[BatchItem]:  # type: ignore[override]
+        """The items, as the base class keeps them."""
+        assert self.tensors is not None
+        return [BatchItem(zip(self.tensors, values, strict=True)) for values in self._rows]
+
+    @cached_property
+    def _rows(self) -> list[tuple[Any, ...]]:
+        """The values of each item, as they were read."""
+        assert self.tensors is not None
+        columns = [values.unbind() if isinstance(values, Tensor) else values for values in self.tensors.values()]
+        return list(zip(*columns, strict=True))
+
+    def __copy__(self) -> Batch:
+        return self.copy()  # that of the base class needs items
 
     @property
     def unchanged(self) -> bool:
         """Whether the items are still those of ``tensors``: the same tensors under the same names, in this order."""
-        if len(self) != len(self._read):
+        if "data" not in vars(self):
+            return True
+        assert self.tensors is not None
+        if len(self) != len(self._rows):
             return False
-        for item, read in zip(self, self._read, strict=True):
+        for item, read in zip(self, self._rows, strict=True):
             if len(item) != len(read):
                 return False
-            for field, values in read:
+            for field, values in zip(self.tensors, read, strict=True):
                 # By identity: == compares their elements, and a change in place also changes ``tensors``.
                 if item.get(field) is not values:
                     return False

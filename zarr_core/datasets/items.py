@@ -78,7 +78,7 @@ class Items:
         values = self._shaped(fields, places, sample_ids, axes=1)
         if self._batch_transform is not None:
             values = self._transformed(values, len(places))
-        batch = Batch.of(values)
+        batch = Batch(tensors=values)
         if self._transform is not None:
             batch[:] = map(self._changed, batch, sample_ids)  # it is stacked again if this has changed an item
         return batch

@@ -162,7 +162,7 @@ class MatrixDataset(BatchDataset):
             The items, which are views of the batch tensors that :func:`collate` returns.
         """
         if not len(indices):
-            return Batch([], None)
+            return Batch()
         places = [range(len(self))[index] for index in indices]
         sample_ids = [self.sample_ids[place] for place in places]
         cells, covered = self._cells(sample_ids)
@@ -179,7 +179,7 @@ class MatrixDataset(BatchDataset):
             tensors[name] = torch.from_numpy(self._combined(self._read_columns(sample_ids, name))).float()
         for name, labels in self._labels.items():
             tensors[name] = labels[places]
-        return Batch.of(tensors)
+        return Batch(tensors=tensors)
 
     @property
     def fingerprint(self) -> str:

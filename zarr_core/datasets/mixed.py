@@ -154,7 +154,7 @@ class MixedDataset(BatchDataset):
             for number, of_part in places.items():
                 numbers[of_part] = number
             tensors[_PART] = numbers
-        return Batch.of(tensors)
+        return Batch(tensors=tensors)
 
     def _completed(self, number: int, item: Any) -> Any:
         """An item of a dataset with what the other datasets have besides."""

@@ -150,7 +150,7 @@ class ZarrPointDataset(BatchDataset):
         """
         places = [range(len(self))[index] for index in indices]
         if not places:
-            return Batch([], None)
+            return Batch()
         repetitions = [repetition_of(index) for index in indices]
         if len(set(zip(places, repetitions, strict=True))) < len(places):
             self._warn_of_equal_draws()
@@ -159,7 +159,7 @@ class ZarrPointDataset(BatchDataset):
         stored = self.reader.read_batch(draws) if self._collate is None else None
         if stored is None:
             items = zip(places, draws, self.reader.read_items(draws), strict=True)
-            return Batch([self._item(*item) for item in items], None)
+            return Batch([self._item(*item) for item in items])
         tensors = {field: self._as_values(field, torch.from_numpy(values)) for field, values in stored.items()}
         return self._items.batch(tensors, places, [sample.sample_id for sample in draws])
 

@@ -92,7 +92,7 @@ class ShardItems(BatchDataset):
         if self._with_index:
             for item, index in zip(items, indices, strict=True):
                 item["index"] = torch.tensor(index)
-        return Batch(items, None)
+        return Batch(items)
 
     def _parse(self, shard: str, item: Item, data: np.ndarray | Exception) -> dict[str, np.ndarray]:
         where = f"{self._storage.url}/{shard}, item of {item.sample_id} at byte {item.offset}"
