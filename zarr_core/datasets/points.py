@@ -22,7 +22,7 @@ from zarr_core.datasets.batch import Batch, BatchDataset, BatchItem, Slab
 from zarr_core.datasets.collation import Collate, added_keys
 from zarr_core.datasets.items import INDEX, SAMPLE_ID, Items
 from zarr_core.datasets.normalizers import GEOMETRY_POSITION, GEOMETRY_SOURCE, NormalizedBatch, make_normalizers
-from zarr_core.datasets.splits import choose_samples, split_ids
+from zarr_core.datasets.splits import choose_samples, split_ids, with_all_fields
 from zarr_core.errors import UnknownFieldError, ZarrCoreError
 from zarr_core.points.read.reader import ZarrChunkReader
 from zarr_core.points.read.selection import SampleDraws
@@ -110,8 +110,9 @@ class ZarrPointDataset(BatchDataset):
             config.filter_categories,
             redact(self.reader.root),
         )
-        self.sample_ids = self._with_all_fields(self.sample_ids)
         read = list(self.reader.fields if self._fields is None else self._fields)
+        skip = config.missing_fields == "skip"
+        self.sample_ids = with_all_fields(self.sample_ids, manifest, read, skip, redact(self.reader.root))
         read += [GEOMETRY_POSITION] if self._geometry_points else []
         self._items = Items(config, self.reader, read, self._normalizers)
         self._items.check(self.sample_ids)
@@ -238,30 +239,6 @@ class ZarrPointDataset(BatchDataset):
                 "see included_properties, excluded_properties and item"
             )
         return fields, geometry_points
-
-    def _with_all_fields(self, sample_ids: Sequence[str]) -> list[str]:
-        """The samples that have every field to be read; the others are skipped with a warning, or are an error."""
-        fields = self.reader.fields if self._fields is None else self._fields
-        shared, kept, example = dict.fromkeys(fields), [], ""
-        for sample_id in sample_ids:
-            missing = [field for field in fields if field not in self.reader.manifest.fields_of(sample_id)]
-            if not missing:
-                kept.append(sample_id)
-                continue
-            example = example or f"{sample_id} has no {', '.join(missing)}"
-            for field in missing:
-                shared.pop(field, None)
-        if not example:
-            return kept
-        lacking = len(sample_ids) - len(kept)
-        reason = f"{redact(self.reader.root)}: {lacking} of {len(sample_ids)} samples lack a field ({example})"
-        if self.config.missing_fields == "raise" or not kept:
-            raise UnknownFieldError(
-                f"{reason}; read what all of them have, fields={list(shared)}, or skip these samples, "
-                "missing_fields='skip'"
-            )
-        warnings.warn(f"{reason} and are skipped", stacklevel=3)
-        return kept
 
     def _draws(self, index: int, repetition: int) -> SampleDraws:
         """The points of an item, which occurred ``repetition`` times in the epoch before."""

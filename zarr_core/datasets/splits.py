@@ -181,3 +181,36 @@ def choose_samples(
             reason += f" and {len(kept)} have a category of {', '.join(categories)} (the categories are: {have})"
         raise ZarrCoreError(f"{where}: {split!r} selects no sample: {reason}")
     return chosen
+
+
+def with_all_fields(
+    sample_ids: Sequence[str], manifest: StoreManifest, fields: Collection[str], skip: bool, where: str
+) -> list[str]:
+    """The samples that have every field to be read.
+
+    Args:
+        sample_ids: of the dataset.
+        manifest: of the store.
+        fields: canonical names.
+        skip: skip the other samples with a warning, instead of raising UnknownFieldError.
+        where: the location, for messages.
+    """
+    shared, kept, example = dict.fromkeys(fields), [], ""
+    for sample_id in sample_ids:
+        missing = [field for field in fields if field not in manifest.fields_of(sample_id)]
+        if not missing:
+            kept.append(sample_id)
+            continue
+        example = example or f"{sample_id} has no {', '.join(missing)}"
+        for field in missing:
+            shared.pop(field, None)
+    if not example:
+        return kept
+    lacking = len(sample_ids) - len(kept)
+    reason = f"{where}: {lacking} of {len(sample_ids)} samples lack a field ({example})"
+    if not skip or not kept:
+        raise UnknownFieldError(
+            f"{reason}; read what all of them have, fields={list(shared)}, or skip these samples, missing_fields='skip'"
+        )
+    warnings.warn(f"{reason} and are skipped", stacklevel=3)
+    return kept

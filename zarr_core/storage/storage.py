@@ -18,7 +18,7 @@ from functools import partial
 from itertools import chain
 from mmap import mmap
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import fsspec.asyn
 
@@ -27,7 +27,7 @@ from zarr_core.errors import CommitConflict, StoreError, TransferError
 from zarr_core.format.names import check_relative_path
 from zarr_core.storage import retries
 from zarr_core.storage.archives import Archives, is_archive, is_entry
-from zarr_core.storage.backends import ConditionFailed, ObjectInfo, RemoteBackend, local
+from zarr_core.storage.backends import ConditionFailed, ObjectInfo, RemoteBackend, StoredObject, local
 from zarr_core.storage.clients import open_backend
 from zarr_core.storage.places import absolute, is_local
 from zarr_core.storage.temporary import add_temp_suffix, collected
@@ -38,14 +38,6 @@ T = TypeVar("T")
 
 # (process, root) pairs where a conditional write was refused when its condition did not hold.
 _checked_roots: set[tuple[int, str]] = set()
-
-
-class StoredObject(NamedTuple):
-    """An entry of a listing: name relative to the root, bytes, seconds since 1970 by the store's clock."""
-
-    name: str
-    size: int
-    modified: float
 
 
 class Storage:

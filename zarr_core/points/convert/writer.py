@@ -7,7 +7,7 @@ so a group that has one is complete.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,8 +17,7 @@ from pydantic import TypeAdapter
 from zarr_core._util.documents import parse_json, parse_model, to_json
 from zarr_core.errors import CorruptChunkError, SampleError, StoreError
 from zarr_core.format.array_metadata import EMPTY_GROUP, ArrayLayout, group_zarr_json
-from zarr_core.format.moments import FieldMoments, MomentsAccumulator
-from zarr_core.format.names import FieldName, check_sample_id
+from zarr_core.format.names import check_sample_id
 from zarr_core.format.object_names import (
     ATTRIBUTES_KEY,
     CONVENTION,
@@ -28,17 +27,13 @@ from zarr_core.format.object_names import (
     sample_folder,
 )
 from zarr_core.format.packed import SUFFIX, Archive
-from zarr_core.format.rounding import RoundingAccumulator, RoundingError
-from zarr_core.format.shards import encode_shard, pack_lengths
+from zarr_core.format.shards import pack_lengths
 from zarr_core.format.shuffle import shuffle_permutation
+from zarr_core.points.convert.array_writer import ArrayWriter
 from zarr_core.points.convert.comparison import GroupComparison
 from zarr_core.points.convert.stored_values import (
     as_points,
     bounded,
-    checked_rounding,
-    is_lossless,
-    not_finite,
-    stored_blocks,
 )
 from zarr_core.points.store.group import GROUP_FORMAT, entry_of, group_of, head_of, is_complete
 from zarr_core.points.store.manifest import Quarantine, SampleEntry
@@ -284,7 +279,7 @@ class GroupWriter:
                 raise SampleError(content.sample_id, name.canonical, reason, way_out)
             layout = self._layout(content.sample_id, file, values)
             arrays[name.array_name] = layout
-            array = _Array(content.sample_id, name, layout, values)
+            array = ArrayWriter(content.sample_id, name, layout, values)
             stored[name.canonical] = array.write(permutation, f"{relpath}/{name.array_name}", write)
             measured = array.check()
             moments[name.canonical] = measured[0].to_json()
@@ -397,59 +392,3 @@ def _archives(packing: Packing, content: SampleContent, forms: Iterable[dict[str
     """The archives of forms of a group: the one whose head has this many bytes, or else all of them."""
     archives = [packing.arrange(form, content.array_names) for form in forms]
     return [archive for archive in archives if len(archive.head) == head] or archives
-
-
-class _Array:
-    """Writes the array of one field of a sample: gathered, cast, encoded, and measured on the way.
-
-    Args:
-        sample_id: id of the sample.
-        name: of the field.
-        layout: of the array.
-        values: (n_points, dim), in the order of the source.
-
-    Attributes:
-        lengths: bytes of each encoded chunk.
-    """
-
-    def __init__(self, sample_id: str, name: FieldName, layout: ArrayLayout, values: torch.Tensor) -> None:
-        self.lengths: list[int] = []
-        self._field = (sample_id, name, layout, values)
-        self._moments = MomentsAccumulator()
-        exact = layout.codec.scale is None and is_lossless(values, layout.dtype)
-        self._rounding = None if exact else RoundingAccumulator(layout.dim)
-
-    def write(self, permutation: np.ndarray, path: str, write: Write) -> int:
-        """Write all shards, or all chunks of an array without shards; returns their bytes."""
-        layout = self._field[2]
-        size = 0
-        if not layout.sharded:
-            for number, points in enumerate(self._chunks(permutation)):
-                size += write(f"{path}/{layout.shard_key(number)}", encode_shard(layout, [points], self.lengths))
-            return size
-        for shard in range(layout.n_shards):
-            rows = permutation[shard * layout.shard_points : (shard + 1) * layout.shard_points]
-            pieces = encode_shard(layout, self._chunks(rows), self.lengths)
-            size += write(f"{path}/{layout.shard_key(shard)}", pieces)
-        return size
-
-    def _chunks(self, rows: np.ndarray) -> Iterator[np.ndarray]:
-        _, _, layout, values = self._field
-        for points in stored_blocks(values, rows, layout, self._rounding):
-            self._moments.add(points)
-            for start in range(0, len(points), layout.chunk_points):
-                yield points[start : start + layout.chunk_points]
-
-    def check(self) -> tuple[FieldMoments, RoundingError]:
-        """The moments and the rounding error of what was written; raises SampleError if it must not be stored."""
-        sample_id, name, layout, _ = self._field
-        moments = self._moments.result()
-        if not np.isfinite([moments.min, moments.max]).all():
-            raise not_finite(*self._field)
-        if not moments.is_finite:
-            largest = max(moments.max.max(), -moments.min.min())
-            reason = f"largest value {largest:.6g} is so large that its square is infinite"
-            raise SampleError(sample_id, name.canonical, reason, "repair the source, or leave the sample out")
-        if self._rounding is None:
-            return moments, RoundingError.none(layout.dim)
-        return moments, checked_rounding(*self._field, self._rounding, moments)

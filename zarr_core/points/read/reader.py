@@ -7,7 +7,6 @@ to 8 MiB, where it is large). Other fields cost nothing. All requests of a call 
 from __future__ import annotations
 
 import os
-import reprlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
@@ -18,16 +17,16 @@ import numpy as np
 from zarr_core._util import reused_memory
 from zarr_core._util.arguments import check_mapping, check_names, whole_number
 from zarr_core._util.units import parse_size
-from zarr_core.errors import CorruptChunkError, ManifestError, UnknownFieldError, ZarrCoreError
+from zarr_core.errors import CorruptChunkError, ManifestError, UnknownFieldError
 from zarr_core.format.object_names import ATTRIBUTES_KEY
 from zarr_core.format.shuffle import in_source_order
 from zarr_core.points.read.engines import Engine, FieldRead, OutputMismatchError
 from zarr_core.points.read.engines.opening import open_engine
 from zarr_core.points.read.sampling import Draw, draw_points
 from zarr_core.points.read.selection import Coords, SampleDraws, Selection
-from zarr_core.points.read.together import Share, read_together
+from zarr_core.points.read.together import Share, join_pieces, read_together
 from zarr_core.points.store.head import HEAD, load_manifest
-from zarr_core.points.store.manifest import SampleEntry, StoreManifest
+from zarr_core.points.store.manifest import StoreManifest
 from zarr_core.points.store.mesh import read_meshes
 from zarr_core.sources.formats.contents import Mesh
 from zarr_core.storage import Storage
@@ -263,7 +262,7 @@ class ZarrChunkReader:
             sample_id, seed, epoch, generator: as for :meth:`read_sample`.
             repetition: how often the sample was drawn in this epoch before. Each time has independent draws.
         """
-        entry = self._entry(sample_id)
+        entry = self.manifest.entry(sample_id, self._url)
         columns = selection.columns(self.manifest, self._url, sample_id)
         seed, epoch = whole_number("seed", seed), whole_number("epoch", epoch)
         draws: dict[str, Draw] = {}
@@ -314,8 +313,8 @@ class ZarrChunkReader:
                 elif at_once and len(mapped) == place:
                     mapped.append(pieces)
                 else:
-                    _join([pieces], [array[place] for array in out])
-            _join(mapped, [array[: len(mapped)] for array in out])
+                    join_pieces([pieces], [array[place] for array in out])
+            join_pieces(mapped, [array[: len(mapped)] for array in out])
             try:
                 if reads:
                     self._engine.read(reads, targets)
@@ -342,7 +341,7 @@ class ZarrChunkReader:
                     reads += self.reads(sample).values()
                 else:
                     new = [rows[0] for rows in self.allocate(sample, 1)]
-                    _join([pieces], new)
+                    join_pieces([pieces], new)
                     mapped.append(new)
             read = iter(self._engine.read(reads))
         items = []
@@ -382,7 +381,7 @@ class ZarrChunkReader:
 
     def read_attributes_of(self, sample_ids: Sequence[str]) -> list[dict[str, Any]]:
         """:meth:`read_attributes` of several samples, all requests in flight together."""
-        samples = [(f"{self._url}, {sample_id}", self._entry(sample_id)) for sample_id in sample_ids]
+        samples = [(f"{self._url}, {sample_id}", self.manifest.entry(sample_id, self._url)) for sample_id in sample_ids]
         with self._same_store():
             return [dict(group.get(ATTRIBUTES_KEY, {})) for group in self._engine.attributes(samples)]
 
@@ -395,7 +394,7 @@ class ZarrChunkReader:
             UnknownFieldError: the store does not hold the sample, or the sample has no mesh.
             CorruptChunkError: an array is damaged.
         """
-        entry, recorded = self._entry(sample_id), self.read_attributes(sample_id)
+        entry, recorded = self.manifest.entry(sample_id, self._url), self.read_attributes(sample_id)
         with self._same_store():
             meshes = dict(read_meshes(self.root, entry.relpath, recorded))
         if not meshes:
@@ -444,30 +443,6 @@ class ZarrChunkReader:
         if self._unnamed:
             self._replaced.check(self.manifest, getattr(self._engine, "objects", None))
 
-    def _entry(self, sample_id: str) -> SampleEntry:
-        if not isinstance(sample_id, str):
-            raise ZarrCoreError(f"sample_id must be a string, not {reprlib.repr(sample_id)}")
-        entry = self.manifest.samples.get(sample_id)
-        if entry is not None:
-            return entry
-        refused = self.manifest.quarantine.get(sample_id)
-        if refused:
-            reason = f"it was refused at conversion ({refused.field}: {refused.reason})"
-        else:
-            some = ", ".join(self.sample_ids[:5])
-            reason = f"the store holds {len(self.manifest.samples)}, the first of them {some}"
-        raise UnknownFieldError(f"{self._url}: no sample {sample_id!r}; {reason}")
-
     def without_field(self, name: str) -> list[str]:
         """Ids of the samples that lack a field of the store."""
         return [sample_id for sample_id in self.manifest.samples if name not in self.manifest.fields_of(sample_id)]
-
-
-def _join(samples: Sequence[Sequence[Sequence[np.ndarray]]], out: Sequence[np.ndarray]) -> None:
-    """Copy the points of samples, in parts for each column, into the array of each column, one after another."""
-    for column, array in enumerate(out):
-        parts: list[np.ndarray] = []
-        for sample in samples:
-            parts += sample[column]
-        if parts:
-            np.concatenate(parts, out=array.reshape(-1, array.shape[-1]))

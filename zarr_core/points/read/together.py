@@ -60,3 +60,13 @@ def read_together(shares: Sequence[Share]) -> dict[str, np.ndarray] | None:
 def _form(sample: SampleDraws) -> list[tuple[str, str, int, str]]:
     """What must be equal for samples to share arrays, besides the numbers of points."""
     return [(name, column.dtype, column.dim, stream) for name, column, _, stream in sample.columns]
+
+
+def join_pieces(samples: Sequence[Sequence[Sequence[np.ndarray]]], out: Sequence[np.ndarray]) -> None:
+    """Copy the points of samples, in parts for each column, into the array of each column, one after another."""
+    for column, array in enumerate(out):
+        parts: list[np.ndarray] = []
+        for sample in samples:
+            parts += sample[column]
+        if parts:
+            np.concatenate(parts, out=array.reshape(-1, array.shape[-1]))

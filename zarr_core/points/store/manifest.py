@@ -217,6 +217,26 @@ class StoreManifest:
         """Every column by canonical field name."""
         return _columns(self.domains, self.domains)
 
+    def entry(self, sample_id: str, where: str) -> SampleEntry:
+        """The entry of a stored sample. ``where`` is the store, for messages.
+
+        Raises:
+            UnknownFieldError: the store does not hold it.
+            ZarrCoreError: the id is not a string.
+        """
+        if not isinstance(sample_id, str):
+            raise ZarrCoreError(f"sample_id must be a string, not {reprlib.repr(sample_id)}")
+        entry = self.samples.get(sample_id)
+        if entry is not None:
+            return entry
+        refused = self.quarantine.get(sample_id)
+        if refused:
+            reason = f"it was refused at conversion ({refused.field}: {refused.reason})"
+        else:
+            some = ", ".join(list(self.samples)[:5])
+            reason = f"the store holds {len(self.samples)}, the first of them {some}"
+        raise UnknownFieldError(f"{where}: no sample {sample_id!r}; {reason}")
+
     def fields_of(self, sample_id: str) -> Mapping[str, ArrayColumn]:
         """Fields of a stored sample by canonical name; those of all samples in its domains if they are not recorded."""
         entry = self.samples[sample_id]

@@ -22,6 +22,14 @@ class ObjectInfo(NamedTuple):
     changed: str = ""
 
 
+class StoredObject(NamedTuple):
+    """An entry of a listing: name relative to the root, bytes, seconds since 1970 by the store's clock."""
+
+    name: str
+    size: int
+    modified: float
+
+
 class UnfinishedUpload(NamedTuple):
     """An upload in parts that has not ended: it runs, or its process was killed. Its parts are invisible, and paid for.
 
