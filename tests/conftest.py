@@ -25,43 +25,48 @@ from tests.helpers.skipped import SkippedTests
 # The slowest files, in this order: they run first, so that no worker is left with one at the end.
 _LONGEST = (
     "tests/platform/test_daemon.py",
-    "tests/examples/test_bucket.py",
     "tests/matrix/ingest/test_loader.py",
-    "tests/attacks/test_attacks.py",
-    "tests/platform/test_conditions.py",
-    "tests/platform/test_demo.py",
-    "tests/matrix/test_crashes.py",
-    "tests/platform/test_wide_matrix.py",
-    "tests/examples/test_recipes.py",
-    "tests/loader/test_loader.py",
-    "tests/points/stage/test_store.py",
-    "tests/shootout/test_run.py",
-    "tests/points/convert/test_dask.py",
-    "tests/points/read/engines/test_packed.py",
-    "tests/platform/test_migration.py",
-    "tests/storage/test_retries.py",
-    "tests/deploy/test_slurm.py",
-    "tests/points/read/engines/test_engines.py",
-    "tests/points/read/engines/test_mapped.py",
-    "tests/points/convert/test_conversion.py",
     "tests/points/convert/test_writer.py",
-    "tests/points/stage/test_rewrite.py",
+    "tests/platform/test_conditions.py",
+    "tests/loader/test_loader.py",
+    "tests/attacks/test_attacks.py",
+    "tests/points/stage/test_store.py",
+    "tests/points/read/engines/test_packed.py",
+    "tests/matrix/test_crashes.py",
+    "tests/points/read/engines/test_engines.py",
+    "tests/platform/test_wide_matrix.py",
+    "tests/deploy/test_slurm.py",
     "tests/platform/test_chain.py",
+    "tests/shootout/test_run.py",
     "tests/versioning/test_generations.py",
-    "tests/benchmarks/test_rivals.py",
-    "tests/platform/test_definitions.py",
+    "tests/storage/test_retries.py",
+    "tests/platform/test_demo.py",
+    "tests/platform/test_migration.py",
     "tests/storage/test_credentials.py",
-    "tests/versioning/test_replaced.py",
-    "tests/cli/test_command.py",
-    "tests/warehouses/test_athena.py",
+    "tests/points/convert/test_dask.py",
     "tests/_util/test_time_limit.py",
-    "tests/warehouses/test_warehouses.py",
-    "tests/_util/test_commands.py",
-    "tests/platform/test_source_watch.py",
-    "tests/points/read/engines/test_requests.py",
-    "tests/storage/test_storage.py",
-    "tests/examples/test_epigenetic_clock.py",
+    "tests/points/read/engines/test_hostile_archives.py",
+    "tests/platform/test_behind.py",
+    "tests/points/convert/test_conversion.py",
+    "tests/platform/test_definitions.py",
+    "tests/benchmark/test_benchmark.py",
+    "tests/cli/test_command.py",
+    "tests/cli/test_progress.py",
+    "tests/shootout/test_formats.py",
+    "tests/platform/test_failures.py",
+    "tests/matrix/test_versioning.py",
     "tests/deploy/test_postgres.py",
+)
+
+# What users run as a whole: recipes, a tutorial with its own servers, the wheel in new environments, other libraries.
+# They take a third of the processor time of all tests, so `make test-extras` runs them.
+_IN_EXTRAS = (
+    "tests/examples/test_recipes.py",
+    "tests/examples/test_bucket.py",
+    "tests/examples/test_notebooks.py",
+    "tests/examples/test_epigenetic_clock.py",
+    "tests/deploy/test_wheel.py",
+    "tests/benchmarks/test_rivals.py",
 )
 
 
@@ -88,11 +93,15 @@ def pytest_collection_finish() -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Run the longest files first; Makefile tells xdist to keep this order, and to give each file to one worker.
 
-    Tests that use S3 are marked: by a fixture or, where that depends on a parameter, by the client in their ids.
+    Without TEST_EXTRAS, tests of ``make test-extras`` are skipped. Tests that use S3 are marked: by a fixture or, where
+    that depends on a parameter, by the client in their ids.
     """
     place = {name: number for number, name in enumerate(_LONGEST)}
     items.sort(key=lambda item: place.get(item.nodeid.partition("::")[0], len(place)))
+    extras = () if "TEST_EXTRAS" in os.environ else _IN_EXTRAS
     for item in items:
+        if item.nodeid.partition("::")[0] in extras:
+            item.add_marker(pytest.mark.skip(reason="`make test-extras` runs it"))
         if "s3_server" in getattr(item, "fixturenames", ()) or re.search("(?<![a-z])s3|obstore", item.name):
             item.add_marker("s3")
 

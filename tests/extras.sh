@@ -5,7 +5,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 skipped=.pytest_cache/d/skipped/tests.tsv
 [ -e "$skipped" ] || { echo "run \`make test\` first: $skipped lists what it skipped" >&2; exit 1; }
-export OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE=
+export OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= TEST_EXTRAS=1
 scratch=$(mktemp -d)
 rgw=../shared/tools
 end() {
