@@ -26,7 +26,7 @@ zarr-core diff /data/store 3 --all
 def _command(
     store: cli.Store,
     before: Annotated[int | str, cli.generation_parameter("A generation: a number or a tag.")],
-    after: Annotated[int | str | None, cli.generation_parameter("Another one. [default: latest]")] = None,
+    after: Annotated[int | str | None, cli.generation_parameter("Another one. [default: the current one]")] = None,
     *,
     all: cli.All = False,
 ) -> cli.Result:

@@ -10,9 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 from torch.utils.data import ConcatDataset, DataLoader
 
 from zarr_core import build_dataset, write_sample
+from zarr_core._util.repeated import Repeated
 from zarr_core.datasets import MixedDataset, ZarrPointDataset
 from zarr_core.errors import UnknownFieldError, ZarrCoreError
 from zarr_core.info import format_sample, sample_info
@@ -251,6 +253,42 @@ def test_items_that_cannot_be_joined_or_transformed_are_named(store: str) -> Non
     unequal = opened(store, batch_transform=double, num_points={}, num_wake_points=POINTS + 9)
     with pytest.raises(ZarrCoreError, match="case_0: batch_transform needs items of one size.*use transform"):
         unequal.__getitems__([0, 1])
+
+
+def noisy(item: Any) -> Any:
+    positions = item["surface_position"]
+    item["surface_position"] = positions + torch.randn(positions.shape, generator=item.generator)
+    return item
+
+
+@pytest.mark.parametrize("num_points", [{}, {"num_points": {}, "num_wake_points": POINTS + 9, "collate": "list"}])
+def test_noise_of_an_item_is_that_of_its_draw(store: str, num_points: dict[str, Any]) -> None:
+    config = {"transform": noisy, **num_points}
+    noise, plain = opened(store, **config), opened(store, **config | {"transform": None})
+
+    def added(dataset: Any, index: int) -> Tensor:
+        item, other = dataset[index], plain[index]
+        assert torch.equal(dataset.__getitems__([index, 1])[0]["surface_position"], item["surface_position"])
+        return item["surface_position"] - other["surface_position"]
+
+    for dataset in (noise, plain):
+        dataset.set_epoch(3)
+    found = added(noise, 2)
+    assert torch.equal(added(pickle.loads(pickle.dumps(noise)), 2), found), "in another process"
+    assert not torch.allclose(added(noise, 4), found), "of another sample"
+    assert not torch.allclose(added(noise, Repeated(2, 1)), found), "of a repetition"
+    for dataset in (noise, plain):
+        dataset.set_epoch(4)
+    assert not torch.allclose(added(noise, 2), found), "of another epoch"
+
+
+def test_noise_without_an_epoch_is_torchs(store: str) -> None:
+    dataset = opened(store, transform=noisy, sampling_seed=None)
+    torch.manual_seed(0)
+    first, second = (dataset[0]["surface_position"] for _ in range(2))
+    torch.manual_seed(0)
+    assert torch.equal(dataset[0]["surface_position"], first)
+    assert not torch.equal(second, first)
 
 
 def test_a_transform_may_return_what_a_collate_function_takes(store: str) -> None:

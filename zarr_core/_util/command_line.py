@@ -116,7 +116,7 @@ Splits = Annotated[
 ]
 Samples = Annotated[list[str] | None, option("Only these samples.", metavar="ID", several=True)]
 Generation = Annotated[
-    int | str | None, generation_parameter("Read this generation: a number or a tag. [default: latest]")
+    int | str | None, generation_parameter("Read this generation: a number or a tag. [default: the current one]")
 ]
 Workers = Annotated[int, number("Worker processes.")]
 Scheduler = Annotated[

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections import UserList
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 from torch.utils.data._utils.collate import default_collate_fn_map
@@ -16,18 +19,41 @@ from zarr_core.datasets.collation import Collate, check_fields, named, same_dtyp
 from zarr_core.errors import ZarrCoreError
 
 
+class Drawn(NamedTuple):
+    """What determines the points of an item; ``seed`` or ``epoch`` is None if torch's random generator does."""
+
+    seed: int | None
+    epoch: int | None
+    sample_id: str
+    repetition: int
+
+
 class BatchItem(dict[str, Any]):
     """An item of a batch. Registered with ``default_collate``, which then calls :func:`collate`.
 
     Attributes:
         sample_id: the sample, for messages; "" if it is not known.
         origin: the store that it was read from, for messages.
+        drawn: what determines its points; None if it is not known.
         collate: makes batches of items that differ in size; None stacks items.
     """
 
     sample_id: str = ""
     origin: str = ""
+    drawn: Drawn | None = None
     collate: Collate | None = None
+
+    @property
+    def generator(self) -> torch.Generator:
+        """A new generator of random numbers, for a ``transform``: ``torch.rand(3, generator=item.generator)``.
+
+        Its numbers are the same whenever these points are drawn again, in any worker and after a resume. Without an
+        epoch or a ``sampling_seed``, torch's random generator seeds it.
+        """
+        if self.drawn is None or None in self.drawn:
+            return torch.Generator().manual_seed(int(torch.randint(1 << 62, ())))
+        digest = hashlib.blake2b(json.dumps(self.drawn).encode(), digest_size=8, person=b"zarr_core.item")
+        return torch.Generator().manual_seed(int.from_bytes(digest.digest(), "little") >> 1)
 
 
 class Slab(dict[str, Tensor]):

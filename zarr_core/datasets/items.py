@@ -12,7 +12,7 @@ from torch import Tensor
 
 from zarr_core._util.documents import expect
 from zarr_core._util.redaction import redact
-from zarr_core.datasets.batch import Batch, BatchItem
+from zarr_core.datasets.batch import Batch, BatchItem, Drawn
 from zarr_core.datasets.config import StoreDatasetConfig
 from zarr_core.datasets.normalizers import Normalizers
 from zarr_core.errors import SourceError, UnknownFieldError, ZarrCoreError
@@ -73,24 +73,24 @@ class Items:
         items._reader, items._rows = reader, {}
         return items
 
-    def batch(self, fields: dict[str, Tensor], places: Sequence[int], sample_ids: Sequence[str]) -> Batch:
+    def batch(self, fields: dict[str, Tensor], places: Sequence[int], drawn: Sequence[Drawn]) -> Batch:
         """A batch of items of one size, from the tensors of their fields."""
-        values = self._shaped(fields, places, sample_ids, axes=1)
+        values = self._shaped(fields, places, [one.sample_id for one in drawn], axes=1)
         if self._batch_transform is not None:
             values = self._transformed(values, len(places))
         batch = Batch(tensors=values)
         if self._transform is not None:
-            batch[:] = map(self._changed, batch, sample_ids)  # it is stacked again if this has changed an item
+            batch[:] = map(self._changed, batch, drawn)  # it is stacked again if this has changed an item
         return batch
 
-    def item(self, fields: dict[str, Tensor], place: int, sample_id: str) -> Any:
+    def item(self, fields: dict[str, Tensor], place: int, drawn: Drawn) -> Any:
         """An item of its own size."""
         if self._batch_transform is not None:
             raise ZarrCoreError(
-                f"{self.origin}, {sample_id}: batch_transform needs items of one size; draw a number of points that "
-                "every sample has, or use transform, which gets one item"
+                f"{self.origin}, {drawn.sample_id}: batch_transform needs items of one size; draw a number of points "
+                "that every sample has, or use transform, which gets one item"
             )
-        return self._changed(self._shaped(fields, [place], [sample_id], axes=0), sample_id)
+        return self._changed(BatchItem(self._shaped(fields, [place], [drawn.sample_id], axes=0)), drawn)
 
     @property
     def changes_batches(self) -> bool:
@@ -198,13 +198,14 @@ class Items:
             parts.append(self._normalizers.normalized(name, torch.tensor(numbers, dtype=torch.float64)))
         return torch.cat(parts)
 
-    def _changed(self, item: Any, sample_id: str) -> Any:
+    def _changed(self, item: BatchItem, drawn: Drawn) -> Any:
         """An item after the transform of the config."""
+        item.sample_id, item.origin, item.drawn = drawn.sample_id, self.origin, drawn
         changed = item if self._transform is None else self._transform(item)
         if type(changed) is dict:
             changed = BatchItem(changed)
         if isinstance(changed, BatchItem):
-            changed.sample_id, changed.origin = sample_id, self.origin
+            changed.sample_id, changed.origin = drawn.sample_id, self.origin
         return changed
 
     def _transformed(self, values: dict[str, Any], items: int) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from zarr_core._util.redaction import redact
 from zarr_core._util.repeated import repetition_of
 from zarr_core._util.shared_epoch import SharedEpoch
 from zarr_core.datasets import config as configs
-from zarr_core.datasets.batch import Batch, BatchDataset, BatchItem, Slab
+from zarr_core.datasets.batch import Batch, BatchDataset, BatchItem, Drawn, Slab
 from zarr_core.datasets.collation import Collate, added_keys
 from zarr_core.datasets.items import INDEX, SAMPLE_ID, Items
 from zarr_core.datasets.normalizers import GEOMETRY_POSITION, GEOMETRY_SOURCE, NormalizedBatch, make_normalizers
@@ -138,9 +138,10 @@ class ZarrPointDataset(BatchDataset):
         if self._items.changes_batches:
             return ZarrPointDataset.__getitems__(self, [index])[0]
         place = range(len(self))[index]
-        sample = self._draws(place, repetition_of(index))
+        repetition = repetition_of(index)
+        sample = self._draws(place, repetition)
         (stored,) = self.reader.read_items([sample])
-        item: dict[str, Tensor] = self._item(place, sample, stored)
+        item: dict[str, Tensor] = self._item(place, repetition, sample, stored)
         return item
 
     def __getitems__(self, indices: Sequence[int]) -> Batch:
@@ -159,10 +160,10 @@ class ZarrPointDataset(BatchDataset):
         # Samples that are to be collated may differ in size.
         stored = self.reader.read_batch(draws) if self._collate is None else None
         if stored is None:
-            items = zip(places, draws, self.reader.read_items(draws), strict=True)
+            items = zip(places, repetitions, draws, self.reader.read_items(draws), strict=True)
             return Batch([self._item(*item) for item in items])
         tensors = {field: self._as_values(field, torch.from_numpy(values)) for field, values in stored.items()}
-        return self._items.batch(tensors, places, [sample.sample_id for sample in draws])
+        return self._items.batch(tensors, places, list(map(self._drawn, places, repetitions)))
 
     def slabs(self, sample: str | int, points: int, domain: str | None = None) -> Iterator[Slab]:
         """A whole sample in stored order, slab by slab in bounded memory: for inference on samples of any size.
@@ -198,9 +199,9 @@ class ZarrPointDataset(BatchDataset):
         """The id of a sample, which may be given by its index."""
         return sample if isinstance(sample, str) else self.sample_ids[sample]
 
-    def _item(self, index: int, sample: SampleDraws, stored: Mapping[str, np.ndarray]) -> Any:
+    def _item(self, place: int, repetition: int, sample: SampleDraws, stored: Mapping[str, np.ndarray]) -> Any:
         """An item from its stored values."""
-        item = self._items.item(self._tensors(sample, stored), index, sample.sample_id)
+        item = self._items.item(self._tensors(sample, stored), place, self._drawn(place, repetition))
         if isinstance(item, BatchItem):
             item.collate = self._collate
         return item
@@ -248,6 +249,9 @@ class ZarrPointDataset(BatchDataset):
         if seed is None or epoch is None:
             draw = {"generator": torch.default_generator}
         return self.reader.draws(self._selection, sample_id, **draw)
+
+    def _drawn(self, place: int, repetition: int) -> Drawn:
+        return Drawn(self.config.sampling_seed, self.epoch, self.sample_ids[place], repetition)
 
     def _warn_of_equal_draws(self) -> None:
         """Warn that a batch repeats a sample, if both are the same points."""

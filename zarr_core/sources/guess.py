@@ -94,7 +94,7 @@ def describe(files: Mapping[str, Contents | None], patches: Iterable[str] = ()) 
                 odd.append(f"{pattern} has the parts {parts}: choose those of a domain by `patches`")
         else:
             for each in contents.arrays:
-                arrays.append(_Array(each.name, pattern, {"file": pattern, "array": each.name}))
+                arrays.append(_Array(each.name, pattern, {"file": pattern, "array": each.name}, each.rows))
     entries = _entries_of(arrays, odd)
     _drop_files(entries, bool(meshes), odd)
     _drop_domains_without_position(entries, odd)
@@ -103,11 +103,12 @@ def describe(files: Mapping[str, Contents | None], patches: Iterable[str] = ()) 
 
 
 class _Array(NamedTuple):
-    """An array without a mesh: its name, that of its file, and its entry in a description."""
+    """An array without a mesh: its name, that of its file, its entry in a description, and its points if known."""
 
     name: str
     file: str
     entry: Any
+    rows: int | None = None
 
     @property
     def told(self) -> tuple[str, str]:
@@ -131,15 +132,24 @@ def _drop_files(entries: dict[str, Any], has_meshes: bool, odd: list[str]) -> No
 
 
 def _entries_of(arrays: list[_Array], odd: list[str]) -> dict[str, Any]:
-    """Arrays by domain and field. Of arrays that do not tell their domain the fields of the others do."""
+    """Arrays by domain and field.
+
+    Arrays that do not tell their domain are in the one whose positions are as many; otherwise their fields tell it.
+    """
     entries: dict[str, Any] = {}
     others = "volume"
+    domains: dict[int, set[str]] = defaultdict(set)
     for array in arrays:
         domain, field = array.told
         if not domain and field in _ON_SURFACES:
             others = "surface"
+        if domain and field == POSITION and array.rows:
+            domains[array.rows].add(domain)
     for array in arrays:
         domain, field = array.told
+        as_many = domains.get(array.rows or 0, set())
+        if not domain and len(as_many) == 1:
+            (domain,) = as_many
         source = array.entry if isinstance(array.entry, str) else f"{array.name} of {array.file}"
         _add(entries, f"{domain or others}_{field}", array.entry, source, odd)
     return entries

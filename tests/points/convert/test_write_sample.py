@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -271,4 +272,16 @@ def test_a_migration_names_written_samples_and_is_done_without_them(tmp_path: Pa
     assert (settings["to_convert"], settings["migration"], settings["chunk_points"]) == (0, "", 16)
     assert sample_info(store, "new").source == {}
     write_sample(store, "new", fields_of_kind())
-    assert not [note for note in convert(KIND, store, root=source).notes if "new" in note]
+    (left,) = [note for note in convert(KIND, store, root=source).notes if "new" in note]
+    absent = "samples of the store that the source does not have, which --retire-vanished removes"
+    assert left == f"{absent} (1): new"
+
+
+def test_a_sample_that_was_deleted_at_the_source_is_named_until_it_is_retired(tmp_path: Path) -> None:
+    source, store = write_source(tmp_path / "source"), tmp_path / "store"
+    convert(KIND, store, root=source)
+    shutil.rmtree(source / "run_2")
+    absent = "samples of the store that the source does not have, which --retire-vanished removes (1): run_2"
+    assert absent in convert(KIND, store, root=source).notes
+    gone = convert(KIND, store, root=source, retire_vanished=True, max_retired_share=1)
+    assert (gone.retired, absent in gone.notes) == (["run_2"], False)

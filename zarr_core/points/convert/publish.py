@@ -158,7 +158,7 @@ def commit_results(job: ConversionJob, pending: Pending, *, retire: bool = True)
     _remove_stale_documents(storage, made)
     if made.excess:
         raise _too_many_vanished(job, made)
-    return _report(made, manifest, collected)
+    return _report(job.request, made, manifest, collected)
 
 
 def _attempt(job: ConversionJob, pending: Pending, current: StoreManifest | None, retire: bool) -> _Attempt:
@@ -261,7 +261,9 @@ def _too_many_vanished(job: ConversionJob, attempt: _Attempt) -> RetirementError
     )
 
 
-def _report(attempt: _Attempt, manifest: StoreManifest, collected: list[str]) -> PublishReport:
+def _report(
+    request: ConversionRequest, attempt: _Attempt, manifest: StoreManifest, collected: list[str]
+) -> PublishReport:
     """What a commit has changed."""
     known = attempt.before.samples if attempt.before else {}
     stored = manifest.samples
@@ -270,6 +272,9 @@ def _report(attempt: _Attempt, manifest: StoreManifest, collected: list[str]) ->
     lists_all = selection.source.lists_all_splits
     if lists_all:
         notes += _of_others(manifest, _not_of_source(selection, stored))
+    if selection.is_whole and not request.retire_vanished:
+        absent = sorted(stored.keys() - selection.present - selection.excluded)
+        notes += counted("samples of the store that the source does not have, which --retire-vanished removes", absent)
     if lists_all and manifest.splits and not selection.splits and selection.source.description.splits is None:
         notes.append(
             f"the source lists no splits, so those of the store stay ({', '.join(manifest.splits)}); with "

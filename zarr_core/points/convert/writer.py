@@ -275,7 +275,10 @@ class GroupWriter:
                 permutation = shuffle_permutation(self.settings.shuffle_seed, content.sample_id, domain, len(values))
             if len(values) != len(permutation):
                 reason = f"has {len(values)} points, {domain}_position has {len(permutation)}"
-                way_out = "every field of a domain must describe the same points in the same order"
+                way_out = (
+                    "every field of a domain must describe the same points in the same order; give one of other points "
+                    "the name of its own domain in the description"
+                )
                 raise SampleError(content.sample_id, name.canonical, reason, way_out)
             layout = self._layout(content.sample_id, file, values)
             arrays[name.array_name] = layout
