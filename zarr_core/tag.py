@@ -28,7 +28,8 @@ def _command(
     store: cli.Store,
     name: Annotated[str | None, cli.option("The tag. Without it, the tags are listed.")] = None,
     generation: Annotated[
-        int | str | None, cli.generation_parameter("The generation to name: a number or a tag. [default: latest]")
+        int | str | None,
+        cli.generation_parameter("The generation to name: a number or tag. [default: the current one]"),
     ] = None,
     *,
     delete: Annotated[bool, cli.flag("Delete the tag.")] = False,

@@ -171,6 +171,23 @@ def test_arrays_are_filed_under_their_domain(
     assert inspected(tmp_path, capsys)["fields"] == fields
 
 
+@pytest.mark.parametrize(
+    ("volume_points", "fields"),
+    [
+        (7, ["surface_position", "surface_pressure", "volume_position", "volume_velocity"]),
+        (5, ["surface_position", "volume_position", "volume_pressure", "volume_velocity"]),  # as many
+    ],
+)
+def test_arrays_are_filed_where_positions_are_as_many(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], volume_points: int, fields: list[str]
+) -> None:
+    of_surface = {"surface_points": np.zeros((5, 3)), "pressure": np.zeros(5)}
+    of_volume = {"volume_points": np.zeros((volume_points, 3)), "velocity": np.zeros((volume_points, 3))}
+    for number in (1, 2):
+        np.savez(tmp_path / f"run_{number}.npz", **of_surface, **of_volume)
+    assert inspected(tmp_path, capsys)["fields"] == fields
+
+
 @pytest.mark.parametrize(("name", "is_written"), [("{}.txt", True), ("{}_design_ids.txt", False), ("old_{}.txt", None)])
 def test_split_files_beside_the_samples(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, is_written: bool | None

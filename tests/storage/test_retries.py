@@ -16,6 +16,7 @@ from typing import Any
 import fsspec.config
 import numpy as np
 import pytest
+from botocore.exceptions import NoCredentialsError
 
 from tests.helpers.servers.clouds import ACCOUNT
 from tests.helpers.servers.fault_proxy import FaultProxy, Faults
@@ -86,6 +87,11 @@ def test_a_refusal_of_wrong_credentials_names_the_page_that_helps() -> None:
     outcome, _ = run(Service("s3://bucket"), error)
     expected = "s3://bucket/object was refused: PermissionError; HTTP 403: check the credentials (docs/clouds.md)"
     assert str(outcome) == expected
+
+
+def test_missing_credentials_are_named() -> None:
+    outcome, _ = run(Service("s3://bucket"), NoCredentialsError())
+    assert str(outcome).endswith("; set the credentials of the service, such as AWS_ACCESS_KEY_ID (docs/clouds.md)")
 
 
 def test_attempts_are_bounded_in_number_and_in_time(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -134,7 +134,8 @@ def _drop_files(entries: dict[str, Any], has_meshes: bool, odd: list[str]) -> No
 def _entries_of(arrays: list[_Array], odd: list[str]) -> dict[str, Any]:
     """Arrays by domain and field.
 
-    Arrays that do not tell their domain are in the one whose positions are as many; otherwise their fields tell it.
+    Where all positions tell their domain, other arrays are in the one whose positions are as many. Otherwise fields
+    that only surfaces have tell the domain of the arrays that do not.
     """
     entries: dict[str, Any] = {}
     others = "volume"
@@ -143,12 +144,13 @@ def _entries_of(arrays: list[_Array], odd: list[str]) -> dict[str, Any]:
         domain, field = array.told
         if not domain and field in _ON_SURFACES:
             others = "surface"
-        if domain and field == POSITION and array.rows:
-            domains[array.rows].add(domain)
+        if field == POSITION:
+            domains[array.rows or 0].add(domain)
+    all_told = not any("" in names for names in domains.values()) and 0 not in domains
     for array in arrays:
         domain, field = array.told
         as_many = domains.get(array.rows or 0, set())
-        if not domain and len(as_many) == 1:
+        if not domain and all_told and len(as_many) == 1:
             (domain,) = as_many
         source = array.entry if isinstance(array.entry, str) else f"{array.name} of {array.file}"
         _add(entries, f"{domain or others}_{field}", array.entry, source, odd)

@@ -44,6 +44,7 @@ _REFUSALS = {
     "PartialCredentialsError",
     "ParamValidationError",
 }
+_WITHOUT_CREDENTIALS = {"NoCredentialsError", "PartialCredentialsError", "UnauthenticatedError"}
 _PERMANENT = (FileNotFoundError, PermissionError, TypeError, AttributeError, NotImplementedError, MemoryError)
 # obstore reports the status in the text of its errors only.
 _OBSTORE_STATUS = re.compile(r"status code: (\d{3})\b")
@@ -219,6 +220,8 @@ def _check_transient(what: str, error: Exception) -> None:
     refused = isinstance(error, OSError) or type(error).__name__ in _REFUSALS or status
     if refused and not isinstance(error, FileNotFoundError | ZarrCoreError):
         hint = f"; HTTP {status}: check the credentials (docs/clouds.md)" if status in (401, 403) else ""
+        if type(error).__name__ in _WITHOUT_CREDENTIALS:
+            hint = "; set the credentials of the service, such as AWS_ACCESS_KEY_ID (docs/clouds.md)"
         raise TransferError(f"{redact(what)} was refused: {describe(error)}{hint}") from printable_cause(error)
     raise error  # no such object, or a bug in this library: never retry
 

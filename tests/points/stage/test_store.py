@@ -131,6 +131,11 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root / "store"
 
 
+def test_a_bucket_that_does_not_exist_is_named(source: Path, s3_root: str) -> None:
+    with pytest.raises(StoreError, match="//missing-.*: the bucket does not exist; create it, or correct the name"):
+        stage_store(source, s3_root.replace("//bucket-", "//missing-"))
+
+
 @pytest.mark.parametrize(
     "kill",
     [

@@ -115,6 +115,8 @@ def stage_store(
     copy = kind_of_copy(source, target, manifest, frozenset(chosen), domains, layout, form)
     with _locked(target, removes_leftovers=not in_place):
         current = load_if_any(target)
+        if current is None:
+            target.check_bucket()
         task = copy.prepare(current, check)
         items = copy.items(current)
         report = StageReport(manifest)
