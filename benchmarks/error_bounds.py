@@ -2,7 +2,8 @@
 
 ``python -m benchmarks.error_bounds`` converts the samples of ``../shared/data/ahmed_rans``, or the bundled ones: as
 float16, and with bounds of 1e-3 standard deviations, on the values (positions float32) and on all fields. First epochs:
-whole samples by a new dataset after the files were dropped from the page cache. S3 is the server of AWS_ENDPOINT_URL,
+whole samples by a new dataset after the files were dropped from the page cache, as they are and with each point ten
+times, which makes samples of about a million points. S3 is the server of AWS_ENDPOINT_URL,
 or Ceph's gateway, behind the fault proxy, which adds 10 ms, and limits the bandwidth of all connections together; draws
 of 16,384 volume and 4,096 surface points in batches of 8, read before. The stores take turns; medians.
 """
@@ -34,6 +35,8 @@ BOUND = "1e-3std"
 FLOAT16, VALUES, ALL, LZ4 = "float16", "bounds on values", "bounds on all fields", "on all fields, bitshuffle-lz4"
 LATENCY_S = 0.01
 DRAW = {"num_volume_points": 16_384, "num_surface_points": 4_096}
+#: Copies of each point in the large samples.
+TIMES = 10
 Epoch = Callable[[int], None]
 
 
@@ -44,6 +47,43 @@ def settings() -> dict[str, dict[str, Any]]:
     everything = {"max_errors": dict.fromkeys(fields, BOUND)}
     bounded = {VALUES: {"max_errors": dict.fromkeys(values, BOUND)}, ALL: everything}
     return {FLOAT16: {}, **bounded, LZ4: {**everything, "codec": "bitshuffle-lz4"}}
+
+
+def enlarged(source: Path, folder: Path) -> Path:
+    """The samples with each point ``TIMES`` times; a conversion shuffles them, so that copies are not neighbours."""
+    for file in source.glob("*/*.pt"):
+        target = folder / file.relative_to(source)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        values = torch.load(file, weights_only=True)
+        torch.save(values.repeat_interleave(TIMES, dim=0), target)
+    return folder
+
+
+def convert_all(source: Path, folder: Path, layout: str) -> tuple[dict[str, Path], int]:
+    """The stores by name, and the number of samples of each."""
+    stores: dict[str, Path] = {}
+    samples = 0
+    for name, chosen in settings().items():
+        stores[name] = folder / f"{layout} {name}".replace(" ", "-").replace(",", "")
+        report = convert("ahmedml", stores[name], root=source, layout=layout, **chosen)
+        assert report.ok, report
+        samples = len(report.results)
+    return stores, samples
+
+
+def first_epochs(
+    stores: Mapping[str, Path], samples: int, rounds: int, batch_size: int, label: str
+) -> list[list[Value]]:
+    """Rows of a table of whole samples from the disk, without threads and with two."""
+    rows: list[list[Value]] = []
+    for threads in (0, 2):
+        make = {
+            name: lambda store=store, threads=threads: epoch_of(str(store), threads, batch_size, {"collate": "list"})
+            for name, store in stores.items()
+        }
+        found = in_turns(make, rounds, lambda name: drop_from_page_cache(stores[name]))
+        rows += rows_of(found, samples, f"{label}, {threads or 'no'} threads")
+    return rows
 
 
 def epoch_of(root: str, threads: int, batch_size: int, config: Mapping[str, Any]) -> Epoch:
@@ -112,32 +152,23 @@ def main() -> None:
     result = Result("error_bounds", "Training from stores with error bounds", arguments)
     columns = ("read", "samples/s", "/ float16", "CPU ms per sample")
     with tempfile.TemporaryDirectory() as folder:
-        stores: dict[str, dict[str, Path]] = {"packed": {}, "directory": {}}
-        for layout, by_name in stores.items():
-            for name, chosen in settings().items():
-                by_name[name] = Path(folder) / f"{layout} {name}".replace(" ", "-").replace(",", "")
-                report = convert("ahmedml", by_name[name], root=source, layout=layout, **chosen)
-                assert report.ok, report
-        samples = len(report.results)
-        sizes = [sum(path.stat().st_size for path in stores["packed"][name].rglob("*.zip")) for name in settings()]
-        described = ", ".join(
-            f"{size / samples / 1e6:.2f} ({name})" for name, size in zip(settings(), sizes, strict=True)
-        )
-        result.describe(f"{samples} samples of {source.name}, MB per packed sample: {described}.")
         rows: list[list[Value]] = []
-        for layout, by_name in stores.items():
-            for threads in (0, 2):
-                make = {
-                    name: lambda store=store, threads=threads: epoch_of(str(store), threads, 2, {"collate": "list"})
-                    for name, store in by_name.items()
-                }
-                found = in_turns(make, arguments.rounds, lambda name, of=by_name: drop_from_page_cache(of[name]))
-                rows += rows_of(found, samples, f"{layout}, {threads or 'no'} threads")
+        for layout in ("directory", "packed"):
+            stores, samples = convert_all(source, Path(folder), layout)
+            rows += first_epochs(stores, samples, arguments.rounds, 2, layout)
+        sizes = {name: sum(path.stat().st_size for path in store.rglob("*.zip")) for name, store in stores.items()}
+        described = ", ".join(f"{size / samples / 1e6:.2f} ({name})" for name, size in sizes.items())
+        result.describe(f"{samples} samples of {source.name}, MB per packed sample: {described}.")
         result.add_table("First epochs from disk, whole samples", columns, rows)
         result.add_target("first epochs from disk, best with bounds / float16", best_ratio(rows), "at least", 1.3)
+        large, _ = convert_all(enlarged(source, Path(folder) / "large"), Path(folder) / "of large", "packed")
+        rows = first_epochs(large, samples, arguments.rounds, 1, "packed")
+        result.add_table(f"First epochs from disk, whole samples with each point {TIMES} times", columns, rows)
+        what = "first epochs from disk, large samples, best with bounds / float16"
+        result.add_target(what, best_ratio(rows), "at least", 1.3)
         if not arguments.local_only:
             with s3_endpoint() as upstream, ProxyProcess(upstream) as proxy:
-                urls = {name: upload(store) for name, store in stores["packed"].items()}
+                urls = {name: upload(store) for name, store in stores.items()}
                 os.environ["AWS_ENDPOINT_URL"] = proxy.url
                 for limit in (0, 100):
                     proxy.set_faults(latency_s=LATENCY_S, bytes_per_s=limit * 1e6)
