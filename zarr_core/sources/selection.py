@@ -260,7 +260,9 @@ def _outside_splits(
     if not source.lists_all_splits:
         return []
     if not splits:
-        return [f"the source has no splits: there is none of {', '.join(source.description.split_files.values())}"]
+        missing = ", ".join(source.description.split_files.values())
+        other = 'in its description, `splits: {rule: files, filename: "{split}.txt"}` names others'
+        return [f"the source has no splits: there is none of {missing}; {other}"]
     inside = excluded.union(*splits.values())
     return counted("samples in no split", [sample_id for sample_id in found if sample_id not in inside])
 
