@@ -59,7 +59,7 @@ _LONGEST = (
 )
 
 # What users run as a whole: recipes, a tutorial with its own servers, the wheel in new environments, other libraries.
-# They take a third of the processor time of all tests, so `make test-extras` runs them.
+# They take a tenth of the time of all tests, so `make test-extras` runs them.
 _IN_EXTRAS = (
     "tests/examples/test_recipes.py",
     "tests/examples/test_bucket.py",
