@@ -31,7 +31,6 @@ from zarr_core.points.store.mesh import read_meshes
 from zarr_core.sources.formats.contents import Mesh
 from zarr_core.storage import Storage
 from zarr_core.storage.disk_cache import DEFAULT_LIMIT, DiskCache
-from zarr_core.storage.maps import AT_ONCE_BYTES
 from zarr_core.versioning.generations import check_kept
 from zarr_core.versioning.replaced import ReplacementCheck
 
@@ -298,23 +297,27 @@ class ZarrChunkReader:
         """
         return read_together([Share(self, samples, range(len(samples)))])
 
-    def fill(self, samples: Sequence[SampleDraws], out: Sequence[np.ndarray], places: Sequence[int]) -> bool:
-        """Read samples into their places of the array of each column; False if a dtype differs."""
+    def fill(
+        self,
+        samples: Sequence[SampleDraws],
+        out: Sequence[np.ndarray],
+        places: Sequence[int],
+        mapped: dict[int, Sequence[Sequence[np.ndarray]]],
+    ) -> bool:
+        """Read samples into their places of the array of each column; False if a dtype differs.
+
+        Points that lie in memory maps are not copied, but added to ``mapped``, by place.
+        """
         reads: list[FieldRead] = []
         targets: list[np.ndarray] = []
-        mapped: list[Sequence[Sequence[np.ndarray]]] = []
-        at_once = out[0].nbytes * len(out) <= AT_ONCE_BYTES and [*places] == [*range(len(out[0]))]
         with self._same_store():
             for place, sample in zip(places, samples, strict=True):
                 pieces = self._engine.mapped_pieces(sample)
                 if pieces is None:
                     reads += self.reads(sample).values()
                     targets += [array[place] for array in out]
-                elif at_once and len(mapped) == place:
-                    mapped.append(pieces)
                 else:
-                    join_pieces([pieces], [array[place] for array in out])
-            join_pieces(mapped, [array[: len(mapped)] for array in out])
+                    mapped[place] = pieces
             try:
                 if reads:
                     self._engine.read(reads, targets)

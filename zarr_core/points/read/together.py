@@ -8,6 +8,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from zarr_core.points.read.selection import SampleDraws
+from zarr_core.storage.maps import AT_ONCE_BYTES
 
 
 class Reader(Protocol):
@@ -16,8 +17,17 @@ class Reader(Protocol):
     def allocate(self, sample: SampleDraws, items: int) -> list[np.ndarray]:
         """New arrays for the columns of a number of samples."""
 
-    def fill(self, samples: Sequence[SampleDraws], out: Sequence[np.ndarray], places: Sequence[int]) -> bool:
-        """Read samples into their places of the array of each column; False if a dtype differs."""
+    def fill(
+        self,
+        samples: Sequence[SampleDraws],
+        out: Sequence[np.ndarray],
+        places: Sequence[int],
+        mapped: dict[int, Sequence[Sequence[np.ndarray]]],
+    ) -> bool:
+        """Read samples into their places of the array of each column; False if a dtype differs.
+
+        Points that lie in memory maps are not copied, but added to ``mapped``, by place.
+        """
 
 
 class Share(NamedTuple):
@@ -51,9 +61,15 @@ def read_together(shares: Sequence[Share]) -> dict[str, np.ndarray] | None:
             if sample.columns is not columns and _form(sample) != _form(first):
                 return None
     arrays = reader.allocate(first, items)
+    mapped: dict[int, Sequence[Sequence[np.ndarray]]] = {}
     for share in shares:
-        if not share.reader.fill(share.samples, arrays, share.places):
+        if not share.reader.fill(share.samples, arrays, share.places, mapped):
             return None
+    if len(mapped) == items and arrays[0].nbytes * len(arrays) <= AT_ONCE_BYTES:
+        join_pieces([mapped[place] for place in range(items)], arrays)  # one call per array for all samples
+    else:
+        for place, pieces in mapped.items():
+            join_pieces([pieces], [array[place] for array in arrays])
     return dict(zip(columns.names, arrays, strict=True))
 
 
