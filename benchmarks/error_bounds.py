@@ -3,9 +3,9 @@
 ``python -m benchmarks.error_bounds`` converts the samples of ``../shared/data/ahmed_rans``, or the bundled ones: as
 float16, and with bounds of 1e-3 standard deviations, on the values (positions float32) and on all fields. First epochs:
 whole samples by a new dataset after the files were dropped from the page cache, as they are and with each point ten
-times, which makes samples of about a million points. S3 is the server of AWS_ENDPOINT_URL,
-or Ceph's gateway, behind the fault proxy, which adds 10 ms, and limits the bandwidth of all connections together; draws
-of 16,384 volume and 4,096 surface points in batches of 8, read before. The stores take turns; medians.
+times, which makes large samples. S3 is the server of AWS_ENDPOINT_URL, or Ceph's gateway, behind the fault proxy, which
+adds 10 ms, and limits the bandwidth of all connections together; draws of 16,384 volume and 4,096 surface points in
+batches of 8, read before. The stores take turns; medians.
 """
 
 from __future__ import annotations

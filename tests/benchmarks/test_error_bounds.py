@@ -5,9 +5,22 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
-from benchmarks.error_bounds import FLOAT16, best_ratio, epoch_of, in_turns, rows_of, settings
-from tests.helpers.small_source import KIND, write_source
+import numpy as np
+
+from benchmarks.error_bounds import FLOAT16, best_ratio, convert_all, enlarged, epoch_of, in_turns, rows_of, settings
+from tests.helpers.small_source import KIND, load_field, write_source
 from zarr_core.convert import convert
+from zarr_core.points.read.reader import ZarrChunkReader
+
+
+def test_large_samples_have_each_point_ten_times(tmp_path: Path) -> None:
+    source = write_source(tmp_path / "source")
+    stores, samples = convert_all(enlarged(source, tmp_path / "large"), tmp_path / "stores", "packed")
+    assert (list(stores), samples) == (list(settings()), 3)
+    reader = ZarrChunkReader(stores[FLOAT16])
+    values = reader.read_sample("run_1")["surface_pressure"]
+    original = load_field(source, "run_1", "surface_pressure").astype(values.dtype)
+    assert np.array_equal(np.sort(values[:, 0]), np.sort(np.repeat(original.reshape(-1), 10)))
 
 
 def test_stores_with_bounds_are_compared_with_float16(tmp_path: Path) -> None:

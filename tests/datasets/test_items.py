@@ -289,6 +289,8 @@ def test_noise_without_an_epoch_is_torchs(store: str) -> None:
     torch.manual_seed(0)
     assert torch.equal(dataset[0]["surface_position"], first)
     assert not torch.equal(second, first)
+    with pytest.raises(ZarrCoreError, match="item.generator is for functions .* `transform`"):
+        noisy(opened(store).__getitems__([0])[0])
 
 
 def test_a_transform_may_return_what_a_collate_function_takes(store: str) -> None:

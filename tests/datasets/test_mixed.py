@@ -21,10 +21,12 @@ from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset, default
 from tests.helpers.examples import examples
 from tests.helpers.loading import together
 from tests.helpers.published_store import make_samples, write_published_store
+from zarr_core import write_sample
 from zarr_core._util.repeated import repetition_of
 from zarr_core.datasets import MixedDataset, ZarrPointDataset, build_dataset
 from zarr_core.errors import UnknownFieldError, ZarrCoreError
 from zarr_core.loader import EpochBatchSampler, ResumableLoader, ZarrIterableDataset
+from zarr_core.points.read import together as together_
 
 STATISTICS = "surface_pressure_mean: {}\nsurface_pressure_std: 2.0\n"
 
@@ -306,6 +308,35 @@ def test_a_batch_read_together_equals_those_of_the_datasets(
         assert values.dtype == together_.tensors[field].dtype
         assert torch.equal(values, together_.tensors[field])
     assert [item["part"].item() for item in together_] == [0, 1, 0, 1, 0, 1, 0]
+
+
+def test_points_from_memory_maps_are_in_the_place_of_their_sample(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    datasets = {}
+    for number, name in enumerate("ab"):
+        for sample in range(3):
+            arrays = {"surface_position": np.random.default_rng(10 * number + sample).normal(size=(64, 3))}
+            write_sample(tmp_path / name, f"case_{sample}", arrays, chunk_points=16, codec="none")
+        config = {"kind": "point", "root": str(tmp_path / name), "split": "all", "num_surface_points": 8}
+        datasets[name] = build_dataset(config)
+    mixed = MixedDataset(datasets)
+    joined: list[int] = []
+    join = together_.join_pieces
+
+    def counting(pieces: Any, out: Any) -> None:
+        joined.append(len(pieces))
+        join(pieces, out)
+
+    monkeypatch.setattr(together_, "join_pieces", counting)
+    order = [0, 3, 1, 5, 4, 2]
+    for epoch in [*range(20), *range(20)]:
+        mixed.set_epoch(epoch)
+        tensors = mixed.__getitems__(order).tensors
+        for place, index in enumerate(order):
+            expected = datasets["ab"[index // 3]][index % 3]["surface_position"]
+            assert torch.equal(tensors["surface_position"][place], expected)
+    assert joined[-1] == len(order), "one copy per field, once all chunks were read"
 
 
 def test_items_are_those_of_each_dataset(roots: dict[str, str]) -> None:

@@ -34,7 +34,7 @@ class BatchItem(dict[str, Any]):
     Attributes:
         sample_id: the sample, for messages; "" if it is not known.
         origin: the store that it was read from, for messages.
-        drawn: what determines its points; None if it is not known.
+        drawn: what determines its points, for a ``transform``; None elsewhere.
         collate: makes batches of items that differ in size; None stacks items.
     """
 
@@ -49,8 +49,13 @@ class BatchItem(dict[str, Any]):
 
         Its numbers are the same whenever these points are drawn again, in any worker and after a resume. Without an
         epoch or a ``sampling_seed``, torch's random generator seeds it.
+
+        Raises:
+            ZarrCoreError: the item was not given to a ``transform``.
         """
-        if self.drawn is None or None in self.drawn:
+        if self.drawn is None:
+            raise ZarrCoreError("item.generator is for functions that a dataset's config names as `transform`")
+        if None in self.drawn:
             return torch.Generator().manual_seed(int(torch.randint(1 << 62, ())))
         digest = hashlib.blake2b(json.dumps(self.drawn).encode(), digest_size=8, person=b"zarr_core.item")
         return torch.Generator().manual_seed(int.from_bytes(digest.digest(), "little") >> 1)

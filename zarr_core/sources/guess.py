@@ -139,14 +139,16 @@ def _entries_of(arrays: list[_Array], odd: list[str]) -> dict[str, Any]:
     """
     entries: dict[str, Any] = {}
     others = "volume"
-    domains: dict[int, set[str]] = defaultdict(set)
+    domains: dict[int, set[str]] = defaultdict(set)  # by the number of their positions
+    all_told = True
     for array in arrays:
         domain, field = array.told
         if not domain and field in _ON_SURFACES:
             others = "surface"
-        if field == POSITION:
-            domains[array.rows or 0].add(domain)
-    all_told = not any("" in names for names in domains.values()) and 0 not in domains
+        if field == POSITION and domain and array.rows:
+            domains[array.rows].add(domain)
+        elif field == POSITION:
+            all_told = False
     for array in arrays:
         domain, field = array.told
         as_many = domains.get(array.rows or 0, set())

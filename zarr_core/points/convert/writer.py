@@ -31,10 +31,7 @@ from zarr_core.format.shards import pack_lengths
 from zarr_core.format.shuffle import shuffle_permutation
 from zarr_core.points.convert.array_writer import ArrayWriter
 from zarr_core.points.convert.comparison import GroupComparison
-from zarr_core.points.convert.stored_values import (
-    as_points,
-    bounded,
-)
+from zarr_core.points.convert.stored_values import as_points, bounded
 from zarr_core.points.store.group import GROUP_FORMAT, entry_of, group_of, head_of, is_complete
 from zarr_core.points.store.manifest import Quarantine, SampleEntry
 from zarr_core.points.store.mesh import Write, write_mesh

@@ -23,7 +23,7 @@ from zarr_core.format.shuffle import in_source_order
 from zarr_core.points.read.engines import Engine, FieldRead, OutputMismatchError
 from zarr_core.points.read.engines.opening import open_engine
 from zarr_core.points.read.sampling import Draw, draw_points
-from zarr_core.points.read.selection import Coords, SampleDraws, Selection
+from zarr_core.points.read.selection import Coords, Pieces, SampleDraws, Selection
 from zarr_core.points.read.together import Share, join_pieces, read_together
 from zarr_core.points.store.head import HEAD, load_manifest
 from zarr_core.points.store.manifest import StoreManifest
@@ -302,12 +302,9 @@ class ZarrChunkReader:
         samples: Sequence[SampleDraws],
         out: Sequence[np.ndarray],
         places: Sequence[int],
-        mapped: dict[int, Sequence[Sequence[np.ndarray]]],
+        mapped: dict[int, Pieces],
     ) -> bool:
-        """Read samples into their places of the array of each column; False if a dtype differs.
-
-        Points that lie in memory maps are not copied, but added to ``mapped``, by place.
-        """
+        """See :class:`zarr_core.points.read.together.Reader`."""
         reads: list[FieldRead] = []
         targets: list[np.ndarray] = []
         with self._same_store():

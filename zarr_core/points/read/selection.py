@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
 
 from zarr_core.errors import UnknownFieldError
 from zarr_core.points.read.sampling import Draw
@@ -111,6 +113,10 @@ class Selection:
 
 # A manifest whose samples share no mapping of fields is not kept twice.
 _MAX_KNOWN = 256
+
+
+#: The points of a sample that lie in memory maps: one or two parts of each column.
+Pieces: TypeAlias = Sequence[Sequence[np.ndarray]]
 
 
 class SampleDraws(NamedTuple):

@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from zarr_core.points.read.selection import SampleDraws
+from zarr_core.points.read.selection import Pieces, SampleDraws
 from zarr_core.storage.maps import AT_ONCE_BYTES
 
 
@@ -22,7 +22,7 @@ class Reader(Protocol):
         samples: Sequence[SampleDraws],
         out: Sequence[np.ndarray],
         places: Sequence[int],
-        mapped: dict[int, Sequence[Sequence[np.ndarray]]],
+        mapped: dict[int, Pieces],
     ) -> bool:
         """Read samples into their places of the array of each column; False if a dtype differs.
 
@@ -61,7 +61,7 @@ def read_together(shares: Sequence[Share]) -> dict[str, np.ndarray] | None:
             if sample.columns is not columns and _form(sample) != _form(first):
                 return None
     arrays = reader.allocate(first, items)
-    mapped: dict[int, Sequence[Sequence[np.ndarray]]] = {}
+    mapped: dict[int, Pieces] = {}
     for share in shares:
         if not share.reader.fill(share.samples, arrays, share.places, mapped):
             return None
@@ -78,7 +78,7 @@ def _form(sample: SampleDraws) -> list[tuple[str, str, int, str]]:
     return [(name, column.dtype, column.dim, stream) for name, column, _, stream in sample.columns]
 
 
-def join_pieces(samples: Sequence[Sequence[Sequence[np.ndarray]]], out: Sequence[np.ndarray]) -> None:
+def join_pieces(samples: Sequence[Pieces], out: Sequence[np.ndarray]) -> None:
     """Copy the points of samples, in parts for each column, into the array of each column, one after another."""
     for column, array in enumerate(out):
         parts: list[np.ndarray] = []

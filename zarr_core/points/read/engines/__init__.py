@@ -14,7 +14,7 @@ from zarr_core.errors import CorruptChunkError, ManifestError, StoreError, Trans
 from zarr_core.format.array_metadata import MAX_CHUNK_BYTES, MAX_CHUNKS, MAX_COMPONENTS
 from zarr_core.format.object_names import ZARR_JSON
 from zarr_core.points.read.sampling import Draw
-from zarr_core.points.read.selection import SampleDraws
+from zarr_core.points.read.selection import Pieces, SampleDraws
 from zarr_core.points.store.manifest import SampleEntry
 from zarr_core.storage.retries import describe
 
@@ -147,7 +147,7 @@ class Engine(Protocol):
         """
         ...
 
-    def mapped_pieces(self, sample: SampleDraws) -> Sequence[Sequence[np.ndarray]] | None:
+    def mapped_pieces(self, sample: SampleDraws) -> Pieces | None:
         """Drawn points in memory, if the engine maps files and has verified the chunks.
 
         For each column its points in parts, one after another, to be copied at once; None if they are to be read.

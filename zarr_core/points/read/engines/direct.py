@@ -22,7 +22,7 @@ from zarr_core.points.read.engines.mapped import MappedSample
 from zarr_core.points.read.engines.sample_metadata import KnownArray, KnownSample, group_request, parse_group
 from zarr_core.points.read.engines.straight import MAX_GAP, StraightRead, UnreadError, read_straight
 from zarr_core.points.read.plan import MAX_GAP_BYTES, PlannedChunk, RowSpan, plan_read, unpack
-from zarr_core.points.read.selection import SampleDraws
+from zarr_core.points.read.selection import Pieces, SampleDraws
 from zarr_core.points.store.manifest import SampleEntry
 from zarr_core.storage import Storage
 from zarr_core.storage import byte_ranges as objects
@@ -108,7 +108,7 @@ class DirectEngine(Engine):
             self._read_by_fallback(reads, fallback_places, results, out is None)
         return results
 
-    def mapped_pieces(self, sample: SampleDraws) -> Sequence[Sequence[np.ndarray]] | None:
+    def mapped_pieces(self, sample: SampleDraws) -> Pieces | None:
         """See :class:`zarr_core.points.read.engines.Engine`."""
         process, entry = self._this_process, sample.entry
         mapped = process.mapped.get(entry.relpath)
