@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 import reprlib
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from zarr_core.errors import ZarrCoreError
@@ -32,10 +33,12 @@ def whole_number(
     Raises:
         ZarrCoreError: the value is not an integer (nor are a bool, a float and a string), or is out of range.
     """
-    try:
-        number = None if isinstance(value, bool) else operator.index(value)
-    except TypeError:
-        number = None
+    number: int | None = None
+    if type(value) is int:  # most are, and this is asked for each draw
+        number = value
+    elif not isinstance(value, bool):
+        with suppress(TypeError):
+            number = operator.index(value)
     if number is None:
         raise error(f"{name} must be a whole number, not {reprlib.repr(value)}")
     if minimum is not None and number < minimum:

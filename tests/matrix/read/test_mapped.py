@@ -193,6 +193,18 @@ def test_samples_that_moved_are_those_of_the_new_generation(written: tuple[Path,
         np.testing.assert_array_equal(pinned.read(SAMPLES), cells)
 
 
+def test_a_sample_that_was_loaded_again_has_its_new_cells(written: tuple[Path, np.ndarray]) -> None:
+    root, cells = written
+    matrix, whole = WideMatrix.open(root), SAMPLES[1:]  # the first sample lacks a chunk
+    for _ in range(3):
+        np.testing.assert_array_equal(matrix.read(whole), cells[1:])
+    matrix.retire(batch_ids=["a"])
+    matrix.reinstate(SAMPLES, ["a"])
+    rows = append(matrix, "a", 6, seed=9)["beta"]
+    for _ in range(3):
+        np.testing.assert_array_equal(matrix.read(whole), np.stack([rows[sample_id] for sample_id in whole]))
+
+
 def test_a_network_file_system_is_read_and_not_mapped(
     written: tuple[Path, np.ndarray], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -216,3 +228,16 @@ def test_compressed_cells_are_read_and_checked_each_time(tmp_path: Path) -> None
     flip(shard(tmp_path), 30)
     with pytest.raises(CorruptChunkError):
         matrix.read(SAMPLES)
+
+
+def test_features_of_samples_in_one_chunk_are_taken_from_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    writer = WideMatrix.create(tmp_path, FEATURES, {"beta": "float32"}, **PLAIN | {"chunk_features": len(FEATURES)})
+    rows = np.stack(list(append(writer, "a", 6)["beta"].values()))
+    matrix = WideMatrix.open(tmp_path)
+    matrix.read(SAMPLES)
+    monkeypatch.setattr(matrix_reader, "read_cells", None)
+    columns = [40, 3, 3, 77, 0, 12]
+    names = [FEATURES[column] for column in columns]
+    np.testing.assert_array_equal(matrix.read(SAMPLES[::-1], names), rows[::-1][:, columns])
+    monkeypatch.undo()
+    np.testing.assert_array_equal(matrix.read(SAMPLES, names[:2]), rows[:, columns[:2]])

@@ -6,6 +6,7 @@ import json
 import multiprocessing
 import os
 import pickle
+import shutil
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -277,6 +278,18 @@ def test_a_sample_without_a_domain_of_the_store(tmp_path: Path, samples: dict[st
     assert set(reader.read_sample("run_2", fields=["surface_position"])) == {"surface_position"}
     with pytest.raises(UnknownFieldError, match=r"run_2.*no volume_pressure"):
         reader.read_sample("run_2", fields=["volume_pressure"])
+
+
+def test_a_selection_serves_readers_of_several_generations(tmp_path: Path) -> None:
+    store, source = tmp_path / "store", tmp_path / "source"
+    readers = []
+    for points in (40, 60):
+        convert(KIND, store, root=write_source(source, ("run_1",), volume=points))
+        readers.append(ZarrChunkReader(store))
+        shutil.rmtree(source)
+    selection = readers[0].selection({"volume": 50})
+    for _ in range(2):
+        assert [reader.draws(selection, "run_1").draws["volume"].num_points for reader in readers] == [40, 50]
 
 
 def test_a_manifest_that_its_groups_contradict(tmp_path: Path, samples: dict[str, Any]) -> None:

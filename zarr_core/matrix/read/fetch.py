@@ -114,6 +114,8 @@ class ChunkFetcher:
         # Mapped shards whose files were seen to be whole since a second before ``_look_again``.
         self._whole: dict[tuple[str, int], KnownShard] = {}
         self._look_again = -math.inf
+        # The chunks of their samples by value, with the copy that they belong to.
+        self._mapped_rows: dict[str, tuple[Copy, dict[str, list[np.ndarray]]]] = {}
         self._lock = threading.Lock()
 
     def read(self, layout: ChunkLayout, chunks: Sequence[WantedChunk], out: np.ndarray) -> ReadCost:
@@ -204,10 +206,7 @@ class ChunkFetcher:
 
     def mapped(self, copy: Copy, value: str, number: int) -> KnownShard | None:
         """A shard of the row-major copy whose verified chunks may be copied from a map; None if it must be read."""
-        now = time.monotonic()
-        if now >= self._look_again:
-            self._whole = {}
-            self._look_again = now + LOOK_AGAIN
+        self._forget_sizes_in_time()
         shard = self._whole.get((value, number))
         if shard is None:
             shard = self._shards.get(copy.shard_name(value, number))
@@ -215,6 +214,21 @@ class ChunkFetcher:
                 return None
             self._whole[value, number] = shard
         return shard
+
+    def mapped_rows(self, copy: Copy, value: str) -> dict[str, list[np.ndarray]]:
+        """By sample, the chunks that may be copied from maps now: what its caller found by :meth:`mapped` and kept."""
+        self._forget_sizes_in_time()
+        of_copy, rows = self._mapped_rows.get(value, (None, {}))
+        if of_copy is not copy:
+            rows = {}
+            self._mapped_rows[value] = copy, rows
+        return rows
+
+    def _forget_sizes_in_time(self) -> None:
+        now = time.monotonic()
+        if now >= self._look_again:
+            self._whole, self._mapped_rows = {}, {}
+            self._look_again = now + LOOK_AGAIN
 
     def _known_shards(self, layout: ChunkLayout, chunks: Sequence[WantedChunk]) -> dict[str, KnownShard]:
         """The shards by name."""

@@ -7,6 +7,7 @@ be copied is read.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -17,30 +18,63 @@ from zarr_core.matrix.store.copies import Copy
 from zarr_core.storage.maps import AT_ONCE_BYTES
 
 
-def copy_rows(fetcher: ChunkFetcher, copy: Copy, value: str, sample_ids: Sequence[str], out: np.ndarray) -> bool:
-    """Copy whole samples of the row-major copy to (samples, features) of the stored dtype, all of them at once.
+def copy_rows(
+    fetcher: ChunkFetcher,
+    copy: Copy,
+    value: str,
+    sample_ids: Sequence[str],
+    columns: np.ndarray | None,
+    out: np.ndarray,
+) -> bool:
+    """Copy samples of the row-major copy, all of them at once.
 
-    False, without a copy, if one must be read or has missing chunks, or if there is too much for one copy.
+    Args:
+        fetcher, copy, value: the array.
+        sample_ids: of the rows of the output.
+        columns: (features,) indices of the features, at least as many as samples; None: all of them.
+        out: (samples, features) of the stored dtype.
+
+    Returns:
+        False, without a copy, if a sample must be read or has missing chunks, or if there is too much for one copy.
     """
     if out.nbytes > AT_ONCE_BYTES or not out.flags.c_contiguous:
         return False
+    if columns is not None and (len(columns) < len(sample_ids) or copy.layouts[value].chunks[1] > 1):
+        return False
+    known = fetcher.mapped_rows(copy, value)
+    rows: list[list[np.ndarray]] = []
+    for sample_id in sample_ids:
+        row = known.get(sample_id)
+        if row is None:
+            row = _mapped_row(fetcher, copy, value, sample_id)
+            if row is None:
+                return False
+            known[sample_id] = row
+        rows.append(row)
+    if columns is None:
+        np.concatenate(list(chain.from_iterable(rows)), out=out.reshape(-1))
+    else:
+        for (whole,), cells in zip(rows, out, strict=True):
+            whole.take(columns, out=cells, mode="clip")  # other modes copy twice
+    return True
+
+
+def _mapped_row(fetcher: ChunkFetcher, copy: Copy, value: str, sample_id: str) -> list[np.ndarray] | None:
+    """The chunks of a sample; None if one of them must be read or is missing."""
     layout = copy.layouts[value]
     height, across, width = layout.shard[0], layout.chunks[1], layout.chunk[1]
-    rest = out.shape[1] - (across - 1) * width  # the last chunk may be wider than its features
-    rows: list[np.ndarray] = []
-    for sample_id in sample_ids:
-        number, row = divmod(copy.positions.get(sample_id, -1), height)
-        shard = fetcher.mapped(copy, value, number)
-        if shard is None or shard.mapped is None:
-            return False
-        _, _, chunks, verified = shard.mapped
-        for chunk in range(row * across, (row + 1) * across):
-            if not verified[chunk]:
-                return False
-            rows.append(chunks[shard.slots[chunk]])
-        rows[-1] = rows[-1][:rest]
-    np.concatenate(rows, out=out.reshape(-1))
-    return True
+    number, row = divmod(copy.positions.get(sample_id, -1), height)
+    shard = fetcher.mapped(copy, value, number)
+    if shard is None or shard.mapped is None:
+        return None
+    _, _, chunks, verified = shard.mapped
+    pieces = []
+    for chunk in range(row * across, (row + 1) * across):
+        if not verified[chunk]:
+            return None
+        pieces.append(chunks[shard.slots[chunk]])
+    pieces[-1] = pieces[-1][: layout.shape[1] - (across - 1) * width]  # the last chunk may be wider than its features
+    return pieces
 
 
 def copy_mapped(

@@ -224,7 +224,7 @@ class MatrixReader:
     def _read_into(self, out: np.ndarray, sample_ids: Sequence[str], columns: np.ndarray | None, value: str) -> None:
         state, fetcher = self._state, self._fetcher
         try:
-            if columns is not None or not copy_rows(fetcher, state.row_copy, value, sample_ids, out):
+            if not copy_rows(fetcher, state.row_copy, value, sample_ids, columns, out):
                 read_cells(fetcher, state, value, self._numbers(sample_ids), columns, out)
             self._replaced.check(state, fetcher.objects)
         except CorruptChunkError as error:

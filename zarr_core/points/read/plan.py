@@ -47,23 +47,23 @@ class PlannedChunk(NamedTuple):
 def wanted_rows(runs: tuple[tuple[int, int], ...], chunk_points: int) -> list[tuple[int, list[RowSpan]]]:
     """Wanted rows by chunk number; chunks and the rows of each in ascending order."""
     wanted: dict[int, list[RowSpan]] = {}
-    for chunk, rows in chunk_spans(runs, chunk_points):
-        wanted.setdefault(chunk, []).append(rows)
+    row = 0
+    for chunk, first, last in chunk_spans(runs, chunk_points):
+        wanted.setdefault(chunk, []).append(RowSpan(first, last, row))
+        row += last - first
     for spans in wanted.values():
         spans.sort()
     return sorted(wanted.items())
 
 
-def chunk_spans(runs: tuple[tuple[int, int], ...], chunk_points: int) -> list[tuple[int, RowSpan]]:
-    """Runs of points cut at the ends of chunks, in the order of the output: chunk numbers and rows."""
-    spans: list[tuple[int, RowSpan]] = []
-    row = 0
+def chunk_spans(runs: tuple[tuple[int, int], ...], chunk_points: int) -> list[tuple[int, int, int]]:
+    """Runs of points cut at the ends of chunks, in the order of the output: (number of the chunk, first row, end)."""
+    spans = []
     for start, stop in runs:
         while start < stop:
             chunk, first = divmod(start, chunk_points)
             last = min(first + stop - start, chunk_points)
-            spans.append((chunk, RowSpan(first, last, row)))
-            row += last - first
+            spans.append((chunk, first, last))
             start += last - first
     return spans
 

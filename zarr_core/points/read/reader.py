@@ -261,20 +261,13 @@ class ZarrChunkReader:
             sample_id, seed, epoch, generator: as for :meth:`read_sample`.
             repetition: how often the sample was drawn in this epoch before. Each time has independent draws.
         """
-        entry = self.manifest.entry(sample_id, self._url)
-        columns = selection.columns(self.manifest, self._url, sample_id)
+        chosen = selection.of(self.manifest, self._url, sample_id)
         seed, epoch = whole_number("seed", seed), whole_number("epoch", epoch)
         draws: dict[str, Draw] = {}
-        counts = []
-        for stream, domain in columns.domains.items():
-            grid = entry.domains[domain]
-            wanted = min(selection.num_points.get(stream) or grid.n_points, grid.n_points)
-            counts.append(wanted)
+        for stream, n_points, chunk_points, wanted in chosen.streams:
             drawn = f"{repetition}.{stream}" if repetition else stream  # the name of no domain contains a "."
-            draws[stream] = draw_points(
-                grid.n_points, grid.chunk_points, wanted, seed, epoch, sample_id, drawn, generator
-            )
-        return SampleDraws(sample_id, entry, columns, draws, counts)
+            draws[stream] = draw_points(n_points, chunk_points, wanted, seed, epoch, sample_id, drawn, generator)
+        return SampleDraws(sample_id, chosen.entry, chosen.columns, draws, chosen.num_points)
 
     def reads(self, sample: SampleDraws) -> dict[str, FieldRead]:
         """The reads of a sample by name, to be combined with those of other samples in :meth:`execute`."""

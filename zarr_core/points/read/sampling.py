@@ -134,6 +134,7 @@ def draw_points(
     return window(n_points, chunk_points, num_points, phase, start_word % n_points)
 
 
+@lru_cache(1 << 12)  # samples have few numbers of points, and each draw asks twice
 def block_count(n_points: int, chunk_points: int, num_points: int) -> int:
     """Number of blocks of the full chunks. The phase of a partition is one of ``range(block_count)``."""
     chunks_needed = -(-num_points // chunk_points)

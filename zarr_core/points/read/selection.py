@@ -58,6 +58,22 @@ class SelectedColumns(list[SelectedColumn]):
         self.names = [column.name for column in self]
 
 
+class SelectedSample(NamedTuple):
+    """What is read of one sample.
+
+    Attributes:
+        entry: its entry in the manifest.
+        columns: the arrays to read.
+        streams: name, points of the sample, points per chunk and points to draw of each stream.
+        num_points: points to draw of each stream.
+    """
+
+    entry: SampleEntry
+    columns: SelectedColumns
+    streams: list[tuple[str, int, int, int]]
+    num_points: list[int]
+
+
 class Selection:
     """Fields and numbers of points, made by :meth:`zarr_core.points.read.reader.ZarrChunkReader.selection`.
 
@@ -76,6 +92,29 @@ class Selection:
             self.num_points[coords.stream] = coords.num_points
         # By identity, with the mapping itself: most samples share one mapping of fields.
         self._known: dict[int, tuple[Mapping[str, ArrayColumn], SelectedColumns]] = {}
+        self._samples: dict[str, SelectedSample] = {}
+
+    def of(self, manifest: StoreManifest, url: str, sample_id: str) -> SelectedSample:
+        """What to read of a sample, remembered for later epochs.
+
+        Raises:
+            UnknownFieldError: the store does not hold the sample, or it lacks a field.
+        """
+        entry = manifest.entry(sample_id, url)
+        known = self._samples.get(sample_id)
+        if known is not None and known.entry is entry:
+            return known
+        columns = self.columns(manifest, url, sample_id)
+        streams = []
+        for stream, domain in columns.domains.items():
+            grid = entry.domains[domain]
+            wanted = min(self.num_points.get(stream) or grid.n_points, grid.n_points)
+            streams.append((stream, grid.n_points, grid.chunk_points, wanted))
+        if len(self._samples) == _MAX_SAMPLES:
+            self._samples.clear()
+        chosen = SelectedSample(entry, columns, streams, [wanted for *_, wanted in streams])
+        self._samples[sample_id] = chosen
+        return chosen
 
     def columns(self, manifest: StoreManifest, url: str, sample_id: str) -> SelectedColumns:
         """The columns of a sample, remembered for others with the same fields.
@@ -108,11 +147,13 @@ class Selection:
         return chosen
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_known": {}}
+        return self.__dict__ | {"_known": {}, "_samples": {}}
 
 
 # A manifest whose samples share no mapping of fields is not kept twice.
 _MAX_KNOWN = 256
+# They take half a kilobyte each.
+_MAX_SAMPLES = 1 << 16
 
 
 #: The points of a sample that lie in memory maps: one or two parts of each column.

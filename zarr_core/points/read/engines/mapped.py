@@ -64,7 +64,7 @@ class MappedSample:
         wanted: dict[str, list[tuple[int, slice]]] = {}
         for stream, drawn in draws.items():
             spans = chunk_spans(drawn.runs, drawn.chunk_points)
-            wanted[stream] = [(chunk, slice(first, last)) for chunk, (first, last, _) in spans]
+            wanted[stream] = [(chunk, slice(first, last)) for chunk, first, last in spans]
         pieces = []
         for stream, (_, _, chunks, verified) in arrays:
             parts = []
