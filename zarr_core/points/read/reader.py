@@ -336,7 +336,7 @@ class ZarrChunkReader:
                     new = [rows[0] for rows in self.allocate(sample, 1)]
                     join_pieces([pieces], new)
                     mapped.append(new)
-            read = iter(self._engine.read(reads))
+            read = iter(self._engine.read(reads) if reads else [])
         items = []
         for sample, copied in zip(samples, mapped, strict=True):
             # zip takes as many of the arrays that were read as the sample has.
