@@ -93,10 +93,12 @@ def measure_reads(folder: Path, samples: int, points: int, rounds: int) -> list[
     whole = Measured("whole samples, local, warm", 1 / 0.9)
     cold = Measured("first draws, local, page cache dropped", 1 / 0.5)
     readers = {layout: ZarrChunkReader(store) for layout, store in stores.items()}
-    for epoch in range(10 * rounds):  # a chunk is compared with its checksum when it is first read
+    for _ in range(10 * rounds):  # a chunk is compared with its checksum when it is first read
+        for layout, reader in readers.items():
+            whole.add(layout, seconds_of(partial(read_whole, reader)))
+    for epoch in range(100 * rounds):
         for layout, reader in readers.items():
             warm.add(layout, seconds_of(partial(read_draws, reader, epoch)))
-            whole.add(layout, seconds_of(partial(read_whole, reader)))
     for epoch in range(rounds):
         for layout, store in stores.items():
             drop_from_page_cache(store)

@@ -97,6 +97,8 @@ class ZarrChunkReader:
         self._replaced = ReplacementCheck(storage, HEAD)
         self.engine = engine or ("zarr" if store_factory else "direct")
         self._columns = self.manifest.fields
+        # Without positions besides. Most calls select what the last one did.
+        self._last_selection: Selection | None = None
         self.cache = None if cache_dir is None else DiskCache(cache_dir, cache_limit)
         memory = None if cache_bytes is None else parse_size(cache_bytes)
         self._engine: Engine = open_engine(
@@ -232,7 +234,13 @@ class ZarrChunkReader:
         if num_points is not None:
             check_mapping("num_points", num_points, "{'surface': 4096}")
         checked = self.check_num_points(num_points or {})
-        return Selection(None if fields is None else self.check_fields(fields), checked, coords)
+        names = None if fields is None else self.check_fields(fields)
+        if coords is not None:
+            return Selection(names, checked, coords)
+        last = self._last_selection
+        if last is None or (last.fields, last.num_points) != (names, checked):
+            last = self._last_selection = Selection(names, checked)
+        return last
 
     def coords(self, name: str, domain: str, num_points: int | None = None, stream: str = "geometry") -> Coords:
         """Positions to draw independently of the fields; raises as :meth:`read_coords`.
