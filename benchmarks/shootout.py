@@ -18,8 +18,9 @@ import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
+from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import boto3
 
@@ -28,6 +29,7 @@ from benchmarks.result import Result, Value, parse
 from benchmarks.servers import ProxyProcess, s3_endpoint
 from benchmarks.synthetic import make_source, make_store
 from zarr_core.points.convert.conversion import convert
+from zarr_core.points.store.settings import ConversionSettings, Layout
 from zarr_core.shootout.candidates import OURS, Candidate, Loader, candidate, codecs
 from zarr_core.shootout.loading import Reading, Timer
 from zarr_core.shootout.planner import MeasurementError
@@ -38,8 +40,8 @@ from zarr_core.shootout.verdict import format_rate
 
 BUCKET = "shootout"
 BUNDLED = Path(__file__).parents[1] / "examples" / "data" / "ahmed_rans"
-# Format, codec, points or features per chunk, threads or workers.
-Setting = tuple[str, str, int, Loader]
+# Format, layout, codec, points or features per chunk, threads or workers.
+Setting = tuple[str, str, str, int, Loader]
 
 
 def make_sets(folder: Path, chosen: list[str] | None) -> Iterator[tuple[str, str, dict[str, Any]]]:
@@ -80,13 +82,16 @@ class Sweep:
         work = take_workload(options, folder)
         (reads, self.draws), *_ = work.draws.items()
         current, unit = work.facts["codec"], work.facts["unit"]
-        chosen = [
-            candidate(entry, codec, size, unit)
-            for entry in work.entries
-            if entry.installed and reads in (entry.reads or (reads,)) and (tier.local or entry.make().remote)
-            for codec in (codecs(current) if entry.name == OURS else [current])
-            for size in (work.chunk_sizes if entry.name == OURS else work.chunk_sizes[:1])
-        ]
+        chosen = []
+        for entry in work.entries:
+            if not entry.installed or reads not in (entry.reads or (reads,)) or not (tier.local or entry.make().remote):
+                continue
+            if entry.name != OURS:
+                chosen.append(candidate(entry, current, work.chunk_sizes[0], unit))
+                continue
+            layouts = get_args(Layout) if unit == "points" else (ConversionSettings.layout,)
+            for layout, codec, size in product(layouts, codecs(current), work.chunk_sizes):
+                chosen.append(candidate(entry, codec, size, unit, layout))
         for each in chosen:
             built = folder / "copies" / each.copy
             if not built.exists():
@@ -105,7 +110,7 @@ class Sweep:
         found.sort(key=lambda pair: pair[0].parallel)
         self.settings: dict[Setting, Candidate] = {}
         for loader, each in found:
-            self.settings[each.format, each.codec, each.chunk, loader] = each
+            self.settings[each.format, each.layout, each.codec, each.chunk, loader] = each
 
     def measure(self, settings: Iterable[Setting], rounds: int) -> dict[Setting, float]:
         """Median items per second of settings, measured in turns."""
@@ -134,7 +139,7 @@ def compare(options: ShootoutRequest, arguments: argparse.Namespace) -> list[dic
             if row["tier"] == name:  # the best store is named for one of the tiers only
                 # The sweep has no deeper prefetching and no pinned memory.
                 loader = Loader(row["workers"], threads=row["threads"])
-                named[what] = (row["format"], row["codec"], row[f"chunk_{unit}"], loader)
+                named[what] = (row["format"], row["layout"], row["codec"], row[f"chunk_{unit}"], loader)
         with Tier(name, place) as tier, tempfile.TemporaryDirectory() as folder:
             sweep = Sweep(options, tier, arguments.workers, Path(folder))
             rates = sweep.measure(sweep.settings, arguments.rounds)
@@ -153,8 +158,8 @@ def compare(options: ShootoutRequest, arguments: argparse.Namespace) -> list[dic
 
 def shown(setting: Setting) -> str:
     """A setting in words."""
-    format, codec, chunk, loader = setting
-    return f"{format}, {f'{codec}, {chunk:,} per chunk, ' if codec else ''}{loader.words}"
+    format, layout, codec, chunk, loader = setting
+    return ", ".join(filter(None, (format, layout, codec, f"{chunk:,} per chunk" if codec else "", loader.words)))
 
 
 def main() -> None:
