@@ -99,7 +99,12 @@ class ZarrPointDataset(BatchDataset):
         if self._geometry_points:
             coords = self.reader.coords(GEOMETRY_POSITION, _GEOMETRY_DOMAIN, self._geometry_points)
         self._selection = self.reader.selection(config.points_by_domain, self._fields, coords)
-        self.reader.check_fields(config.normalizers.keys() - set(config.parameters))
+        for name in config.normalizers:
+            if name not in self.reader.fields and name not in config.parameters:
+                raise UnknownFieldError(
+                    f"{redact(self.reader.root)}: normalizers name {name!r}, which is not a field; fields are "
+                    f"{', '.join(self.reader.fields)}. A parameter is also to be named in `parameters: [...]`"
+                )
         manifest = self.reader.manifest
         storage = Storage(self.reader.root)
         self._normalizers = make_normalizers(storage, manifest, config.normalizers, config.statistics)
@@ -235,8 +240,9 @@ class ZarrPointDataset(BatchDataset):
         if excluded:
             fields = [field for field in (self.reader.fields if fields is None else fields) if field not in excluded]
         if fields == [] and not geometry_points:
+            wanted = f"; item names {', '.join(config.item_names)}" if config.item else ""
             raise ZarrCoreError(
-                f"no field is left to read; fields of the store are {', '.join(self.reader.fields)}; "
+                f"no field is left to read{wanted}; fields of the store are {', '.join(self.reader.fields)}; "
                 "see included_properties, excluded_properties and item"
             )
         return fields, geometry_points

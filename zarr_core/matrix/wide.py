@@ -115,7 +115,8 @@ class WideMatrix(MatrixReader):
             cache_dir: folder on a fast local disk for fetched byte ranges, shared by all processes of the host.
             cache_limit: size limit of the cache in bytes, or text such as "200GB".
             objects_factory: opens the objects below a URL; a module-level function if the matrix will be pickled.
-                ``lambda url: CountingObjects(open_objects(url))`` counts requests and bytes.
+                ``lambda url: CountingObjects(open_objects(url))`` counts requests and bytes; both names are in
+                ``zarr_core.storage.byte_ranges``.
 
         Raises:
             StoreError: there is no matrix, or no such generation.

@@ -177,3 +177,19 @@ def _has(package: str) -> bool:
     except ImportError:
         return False
     return True
+
+
+def test_a_bound_that_is_coarse_for_a_component_is_named(tmp_path: Path) -> None:
+    """A velocity with a mean flow: the standard deviation of all components together is mostly the flow."""
+    source = write_source(tmp_path / "source", ("run_1", "run_2"))
+    file = source / "run_2" / resolve_kind(KIND).fields["volume_velocity"].filename
+    velocity = torch.load(file, weights_only=True)
+    velocity[:, 0] += 3000
+    torch.save(velocity, file)
+    report = convert(KIND, tmp_path / "store", root=source, chunk_points=64, max_errors={"volume_velocity": "1e-3std"})
+    assert report.ok
+    (note,) = [note for note in report.notes if "error bound" in note]
+    assert "run_2 (volume_velocity: an RMS error of" in note
+    assert "run_1" not in note
+    recorded = ZarrChunkReader(tmp_path / "store").read_attributes("run_2")["rounding"]["volume_velocity"]["rms"]
+    assert max(recorded) > 0.01

@@ -14,7 +14,8 @@ from zarr_core.format.array_metadata import ArrayLayout
 from zarr_core.format.bounds import ErrorBound, integers_for, scale_for, to_multiples
 from zarr_core.format.moments import FieldMoments
 from zarr_core.format.names import FieldName
-from zarr_core.format.rounding import RoundingAccumulator, RoundingError
+from zarr_core.format.rounding import MAX_RMS, RoundingAccumulator, RoundingError
+from zarr_core.sources.left_out import note
 
 if TYPE_CHECKING:
     import torch
@@ -180,6 +181,8 @@ def checked_rounding(
 ) -> RoundingError:
     """The error of the stored values. Components whose source is constant count as exact.
 
+    Where an error bound keeps less of a component than any dtype may, that is noted.
+
     Raises:
         SampleError: the error exceeds the bound of the field; without one, the error of another component exceeds a
             limit of :mod:`zarr_core.format.rounding`.
@@ -190,7 +193,11 @@ def checked_rounding(
             reason = f"its error bound is {layout.max_error:.6g}, float32 changes a value by {rounding.largest:.6g}"
             way_out = f"use a larger --max-error, or none and --field-dtype {name.canonical}=float64"
             raise SampleError(sample_id, name.canonical, reason, way_out)
-        return error.without(moments.std == 0)
+        error = error.without(moments.std == 0)
+        if (error.rms > MAX_RMS).any():
+            reason = "an error bound is coarse for a component; give the field a smaller one, or one in its own units"
+            note(reason, f"{name.canonical}: {error.describe()}")
+        return error
     if error.lossy.any():
         error = error.without((values.amax(dim=0) == values.amin(dim=0)).numpy())
     if error.lossy.any():

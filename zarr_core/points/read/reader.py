@@ -52,7 +52,8 @@ class ZarrChunkReader:
         store_factory: opens the Zarr store below a root; selects the engine "zarr". A module-level function if the
             reader is to be pickled. A ``zarr.storage.WrapperStore`` of ``make_store(root)`` can count requests.
         objects_factory: opens the objects below a root, for the engine "direct"; as above.
-            ``lambda root: CountingObjects(open_objects(root))`` counts requests and bytes.
+            ``lambda root: CountingObjects(open_objects(root))`` counts requests and bytes; both names are in
+            ``zarr_core.storage.byte_ranges``.
         read_concurrency: fields that the engine "zarr" reads at the same time, in threads. The other engines have all
             fields in flight.
         generation: number or tag of the generation to read; the latest by default.
