@@ -37,7 +37,10 @@ def _command(
     store: cli.Store,
     *,
     source: Annotated[
-        str | None, cli.option("Also compare every row with this folder or URL of source files.", *cli.SOURCE_ALIASES)
+        str | None,
+        cli.option(
+            "Also compare every row of the fields with this folder or URL of source files.", *cli.SOURCE_ALIASES
+        ),
     ] = None,
     dataset_kind: Annotated[str | None, cli.option(cli.KIND_HELP)] = None,
     **arguments: Any,

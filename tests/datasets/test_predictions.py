@@ -265,6 +265,8 @@ def test_files_that_predictions_do_not_belong_to_are_refused(
         write_vtk({"p": pressure, "t": surface_one}, out, source)
     with pytest.raises(ZarrCoreError, match="predictions is empty"):
         write_vtk({}, out, source)
+    with pytest.raises(ZarrCoreError, match="run_1: .*volume.vtu is the source itself; write the copy to another path"):
+        write_vtk({"q": pressure}, source / "run_1" / "volume.vtu", source)
     with pytest.raises(ZarrCoreError, match="run_1: volume.vtu has an array 'p' at its cells already"):
         write_vtk({"p": pressure}, out, source)
     with pytest.raises(ZarrCoreError, match="run_1: its files are not in .*; pass the root of the store's source"):

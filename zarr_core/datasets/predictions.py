@@ -179,6 +179,8 @@ def write_vtk(
     temporary = Path(add_temp_suffix(str(target)))
     try:
         with file.local_path() as local:
+            if target.exists() and target.samefile(local):
+                raise ZarrCoreError(f"{first.sample_id}: {target} is the source itself; write the copy to another path")
             insert_arrays(local, temporary, at, {name: each.values for name, each in predictions.items()})
         os.replace(temporary, target)
     except ValueError as error:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -59,6 +59,8 @@ class SampleWeights:
         if size > _MAX_SIZE:
             raise ZarrCoreError(f"weights are for at most {_MAX_SIZE:,} samples, not {size:,}")
         if classes is not None:
+            if isinstance(classes, Mapping):
+                raise ZarrCoreError("classes must be a sequence of labels in the order of the samples, not a mapping")
             _check_length("classes", len(classes), size)
             numbers: dict[Any, int] = {}
             groups = np.array([numbers.setdefault(_plain(label), len(numbers)) for label in classes])

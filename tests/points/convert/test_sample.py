@@ -42,6 +42,7 @@ from zarr_core.points.store.head import HEAD, load_manifest
 from zarr_core.points.store.settings import ConversionSettings
 from zarr_core.points.verify.store import verify_store
 from zarr_core.sources import SampleTree
+from zarr_core.sources.description import SourceDescription
 from zarr_core.sources.sample import SourceSample
 from zarr_core.sources.selection import open_source, select_samples
 from zarr_core.statistics import main as statistics
@@ -128,6 +129,16 @@ def test_a_quarantined_sample_is_converted_again_on_request(
     assert not convert("ahmedml", tmp_path / "store", root=source, **SETTINGS).having("converted")
     retried = convert("ahmedml", tmp_path / "store", root=source, retry_quarantined=True, **SETTINGS)
     assert [o.sample_id for o in retried.having("converted")] == ["run_2"]
+
+
+def test_a_file_too_many_is_to_be_moved(tmp_path: Path) -> None:
+    for name in ("a/position_1", "a/position_2", "b/position_1"):
+        (tmp_path / "source" / name).parent.mkdir(parents=True, exist_ok=True)
+        np.save(tmp_path / "source" / f"{name}.npy", np.ones((5, 3)))
+    kind = SourceDescription(name="cases", samples="*", files={"surface_position": "position_*.npy"})
+    report = convert(kind, tmp_path / "store", root=tmp_path / "source")
+    (refused,) = report.having("quarantined")
+    assert "which 2 files match: position_1.npy, position_2.npy (move the others away" in refused.reason
 
 
 def test_a_missing_file_is_named(tmp_path: Path, source: Path) -> None:
