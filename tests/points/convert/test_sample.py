@@ -138,7 +138,8 @@ def test_a_file_too_many_is_to_be_moved(tmp_path: Path) -> None:
     kind = SourceDescription(name="cases", samples="*", files={"surface_position": "position_*.npy"})
     report = convert(kind, tmp_path / "store", root=tmp_path / "source")
     (refused,) = report.having("quarantined")
-    assert "which 2 files match: position_1.npy, position_2.npy (move the others away" in refused.reason
+    assert "which 2 files match: position_1.npy, position_2.npy" in refused.reason
+    assert "move the others away or narrow it" in refused.reason
 
 
 def test_a_missing_file_is_named(tmp_path: Path, source: Path) -> None:

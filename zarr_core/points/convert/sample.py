@@ -131,11 +131,8 @@ def failure(sample_id: str, error: Exception) -> ConversionResult:
 
 def _write(writer: GroupWriter, source: SampleSource, sample: SourceSample, repair: Repair | None) -> SampleEntry:
     if sample.missing:
-        missing = ", ".join(sample.missing)
-        way_out = "upload the missing files"
-        if "files match" in missing:
-            way_out = "move the others away, or narrow the pattern of the description"
-        raise SampleError(sample.sample_id, "", f"missing {missing}", way_out)
+        way_out = "upload the missing files; where several match a pattern, move the others away or narrow it"
+        raise SampleError(sample.sample_id, "", f"missing {', '.join(sample.missing)}", way_out)
 
     def unchanged(values: _Loaded) -> _Loaded:
         # The group's name is a digest of the listed files. Another converter may use or commit the same group, so data
