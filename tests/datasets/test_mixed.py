@@ -26,7 +26,7 @@ from zarr_core._util.repeated import repetition_of
 from zarr_core.datasets import MixedDataset, ZarrPointDataset, build_dataset
 from zarr_core.errors import UnknownFieldError, ZarrCoreError
 from zarr_core.loader import EpochBatchSampler, ResumableLoader, ZarrIterableDataset
-from zarr_core.points.read import together as together_
+from zarr_core.points.read import together as reading
 
 STATISTICS = "surface_pressure_mean: {}\nsurface_pressure_std: 2.0\n"
 
@@ -322,13 +322,13 @@ def test_points_from_memory_maps_are_in_the_place_of_their_sample(
         datasets[name] = build_dataset(config)
     mixed = MixedDataset(datasets)
     joined: list[int] = []
-    join = together_.join_pieces
+    join = reading.join_pieces
 
     def counting(pieces: Any, out: Any) -> None:
         joined.append(len(pieces))
         join(pieces, out)
 
-    monkeypatch.setattr(together_, "join_pieces", counting)
+    monkeypatch.setattr(reading, "join_pieces", counting)
     order = [0, 3, 1, 5, 4, 2]
     for epoch in [*range(20), *range(20)]:
         mixed.set_epoch(epoch)

@@ -206,7 +206,7 @@ class ChunkFetcher:
 
     def mapped(self, copy: Copy, value: str, number: int) -> KnownShard | None:
         """A shard of the row-major copy whose verified chunks may be copied from a map; None if it must be read."""
-        self._forget_sizes_in_time()
+        self._forget_old_sizes()
         shard = self._whole.get((value, number))
         if shard is None:
             shard = self._shards.get(copy.shard_name(value, number))
@@ -217,14 +217,15 @@ class ChunkFetcher:
 
     def mapped_rows(self, copy: Copy, value: str) -> dict[str, list[np.ndarray]]:
         """By sample, the chunks that may be copied from maps now: what its caller found by :meth:`mapped` and kept."""
-        self._forget_sizes_in_time()
+        self._forget_old_sizes()
         of_copy, rows = self._mapped_rows.get(value, (None, {}))
         if of_copy is not copy:
             rows = {}
             self._mapped_rows[value] = copy, rows
         return rows
 
-    def _forget_sizes_in_time(self) -> None:
+    def _forget_old_sizes(self) -> None:
+        """Let the sizes of mapped files be looked at again, if that was ``LOOK_AGAIN`` seconds ago."""
         now = time.monotonic()
         if now >= self._look_again:
             self._whole, self._mapped_rows = {}, {}

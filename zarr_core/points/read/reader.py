@@ -98,7 +98,7 @@ class ZarrChunkReader:
         self._replaced = ReplacementCheck(storage, HEAD)
         self.engine = engine or ("zarr" if store_factory else "direct")
         self._columns = self.manifest.fields
-        # Without positions besides. Most calls select what the last one did.
+        # The last one without independent positions: most calls of ``read_sample`` select the same again.
         self._last_selection: Selection | None = None
         self.cache = None if cache_dir is None else DiskCache(cache_dir, cache_limit)
         memory = None if cache_bytes is None else parse_size(cache_bytes)
