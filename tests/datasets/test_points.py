@@ -14,6 +14,7 @@ import pytest
 import torch
 from pydantic import ValidationError
 from torch.utils.data import DataLoader, Subset, default_collate
+from torch.utils.data._utils.collate import default_collate_fn_map
 
 from tests.helpers.counting_store import CountingStore
 from tests.helpers.drivaernet_store import CHUNK, FIELDS, NORMALIZERS, drivaernet
@@ -25,6 +26,7 @@ from zarr_core.datasets import (
     ZarrPointDatasetConfig,
     collate,
 )
+from zarr_core.datasets.batch import BatchItem
 from zarr_core.errors import UnknownFieldError, ZarrCoreError
 from zarr_core.storage.byte_ranges import CountingObjects, open_objects
 from zarr_core.storage.zarr_stores import make_store
@@ -219,6 +221,27 @@ def test_items_of_a_batch_are_made_when_they_are_used(root: Path, monkeypatch: p
     for changed in (copy.copy(batch), batch[1:], batch + other):
         assert_batches_equal(collate(changed), default_collate([dict(item) for item in changed]))
     assert [len(copy.copy(batch)), len(batch[1:]), len(batch + other), len(batch)] == [3, 2, 5, 3]
+
+
+def test_a_plain_data_loader_makes_the_first_item_of_a_batch_only(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    dataset = drivaernet(root, **SIZES)
+    made = []
+
+    class Counted(BatchItem):
+        def __init__(self, *values: Any) -> None:
+            super().__init__(*values)
+            made.append(self)
+
+    monkeypatch.setitem(default_collate_fn_map, Counted, default_collate_fn_map[BatchItem])
+    monkeypatch.setattr("zarr_core.datasets.batch.BatchItem", Counted)
+    batch = dataset.__getitems__([3, 0, 2])
+    assert default_collate(batch) is batch.tensors
+    assert len(made) == 1
+    # The first item is the same object before and after the others are made, so a change in it counts.
+    made[0]["surface_pressure"] = made[0]["surface_pressure"] * 2
+    assert_batches_equal(collate(batch), default_collate([dict(item) for item in batch]))
+    assert batch[0] is made[0] is next(iter(batch))
+    assert len(made) == 3
 
 
 @pytest.mark.parametrize("change", ["value", "label", "removed field", "removed item", "order"])

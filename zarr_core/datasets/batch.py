@@ -7,7 +7,7 @@ import json
 from collections import UserList
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, SupportsIndex, overload
 
 import torch
 from torch import Tensor
@@ -93,15 +93,35 @@ class Batch(UserList[BatchItem]):
     @cached_property
     def data(self) -> list[BatchItem]:  # type: ignore[override]
         """The items, as the base class keeps them."""
-        assert self.tensors is not None
-        return [BatchItem(zip(self.tensors, values, strict=True)) for values in self._rows]
+        return [self._first, *(self._made(row) for row in self._rows[1:])]
 
     @cached_property
     def _rows(self) -> list[tuple[Any, ...]]:
         """The values of each item, as they were read."""
         assert self.tensors is not None
         columns = [values.unbind() if isinstance(values, Tensor) else values for values in self.tensors.values()]
-        return list(zip(*columns, strict=True))
+        return [self._first_row, *list(zip(*columns, strict=True))[1:]]
+
+    # default_collate looks at the first item of any batch. That must not make all the others.
+    @cached_property
+    def _first(self) -> BatchItem:
+        return self._made(self._first_row)
+
+    @cached_property
+    def _first_row(self) -> tuple[Any, ...]:
+        assert self.tensors is not None
+        return tuple(values[0] for values in self.tensors.values())
+
+    def _made(self, row: tuple[Any, ...]) -> BatchItem:
+        assert self.tensors is not None
+        return BatchItem(zip(self.tensors, row, strict=True))
+
+    @overload
+    def __getitem__(self, i: SupportsIndex) -> BatchItem: ...
+    @overload
+    def __getitem__(self, i: slice) -> Batch: ...
+    def __getitem__(self, i: SupportsIndex | slice) -> BatchItem | Batch:
+        return self._first if i == 0 and "data" not in vars(self) else super().__getitem__(i)
 
     def __copy__(self) -> Batch:
         return self.copy()  # that of the base class needs items
@@ -109,12 +129,11 @@ class Batch(UserList[BatchItem]):
     @property
     def unchanged(self) -> bool:
         """Whether the items are still those of ``tensors``: the same tensors under the same names, in this order."""
-        if "data" not in vars(self):
-            return True
         assert self.tensors is not None
-        if len(self) != len(self._rows):
+        items, rows = self._items_so_far()
+        if len(items) != len(rows):
             return False
-        for item, read in zip(self, self._rows, strict=True):
+        for item, read in zip(items, rows, strict=True):
             if len(item) != len(read):
                 return False
             for field, values in zip(self.tensors, read, strict=True):
@@ -122,6 +141,12 @@ class Batch(UserList[BatchItem]):
                 if item.get(field) is not values:
                     return False
         return True
+
+    def _items_so_far(self) -> tuple[Sequence[BatchItem], Sequence[tuple[Any, ...]]]:
+        """The items that were made so far, and the values that they were made of."""
+        if "data" in vars(self):
+            return self.data, self._rows
+        return ([self._first], [self._first_row]) if "_first" in vars(self) else ([], [])
 
 
 class BatchDataset(Dataset[dict[str, Tensor]]):

@@ -54,7 +54,7 @@ def read_joined(chosen: Sequence[Chosen]) -> dict[str, Tensor] | None:
         repetitions = [repetition_of(sample) for sample in samples]
         if len(set(zip(samples, repetitions, strict=True))) < len(samples):
             return None  # the dataset warns of equal draws
-        shares.append(Share(dataset.reader, list(map(dataset._draws, samples, repetitions)), places))
+        shares.append(Share(dataset.reader, dataset._draws(dataset._drawn(samples, repetitions)), places))
     stored = read_together(shares)
     if stored is None:
         return None

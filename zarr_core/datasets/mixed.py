@@ -129,8 +129,9 @@ class MixedDataset(BatchDataset):
                 of_dataset.check(epoch)
         places: dict[int, list[int]] = {}
         chosen: dict[int, list[int]] = {}
+        slots = range(len(self))
         for place, index in enumerate(indices):
-            slot = range(len(self))[index]
+            slot = slots[index]
             number = bisect_right(self._stops, slot)
             places.setdefault(number, []).append(place)
             chosen.setdefault(number, []).append(self._parts[number].sample(slot, epoch, repetition_of(index)))

@@ -143,10 +143,10 @@ class ZarrPointDataset(BatchDataset):
         if self._items.changes_batches:
             return ZarrPointDataset.__getitems__(self, [index])[0]
         place = range(len(self))[index]
-        repetition = repetition_of(index)
-        sample = self._draws(place, repetition)
+        (drawn,) = self._drawn([place], [repetition_of(index)])
+        (sample,) = self._draws([drawn])
         (stored,) = self.reader.read_items([sample])
-        item: dict[str, Tensor] = self._item(place, repetition, sample, stored)
+        item: dict[str, Tensor] = self._item(place, drawn, sample, stored)
         return item
 
     def __getitems__(self, indices: Sequence[int]) -> Batch:
@@ -161,14 +161,15 @@ class ZarrPointDataset(BatchDataset):
         repetitions = [repetition_of(index) for index in indices]
         if len(set(zip(places, repetitions, strict=True))) < len(places):
             self._warn_of_equal_draws()
-        draws = list(map(self._draws, places, repetitions))
+        drawn = self._drawn(places, repetitions)
+        draws = self._draws(drawn)
         # Samples that are to be collated may differ in size.
         stored = self.reader.read_batch(draws) if self._collate is None else None
         if stored is None:
-            items = zip(places, repetitions, draws, self.reader.read_items(draws), strict=True)
+            items = zip(places, drawn, draws, self.reader.read_items(draws), strict=True)
             return Batch([self._item(*item) for item in items])
         tensors = {field: self._as_values(field, torch.from_numpy(values)) for field, values in stored.items()}
-        return self._items.batch(tensors, places, list(map(self._drawn, places, repetitions)))
+        return self._items.batch(tensors, places, drawn)
 
     def slabs(self, sample: str | int, points: int, domain: str | None = None) -> Iterator[Slab]:
         """A whole sample in stored order, slab by slab in bounded memory: for inference on samples of any size.
@@ -204,9 +205,9 @@ class ZarrPointDataset(BatchDataset):
         """The id of a sample, which may be given by its index."""
         return sample if isinstance(sample, str) else self.sample_ids[sample]
 
-    def _item(self, place: int, repetition: int, sample: SampleDraws, stored: Mapping[str, np.ndarray]) -> Any:
+    def _item(self, place: int, drawn: Drawn, sample: SampleDraws, stored: Mapping[str, np.ndarray]) -> Any:
         """An item from its stored values."""
-        item = self._items.item(self._tensors(sample, stored), place, self._drawn(place, repetition))
+        item = self._items.item(self._tensors(sample, stored), place, drawn)
         if isinstance(item, BatchItem):
             item.collate = self._collate
         return item
@@ -247,17 +248,20 @@ class ZarrPointDataset(BatchDataset):
             )
         return fields, geometry_points
 
-    def _draws(self, index: int, repetition: int) -> SampleDraws:
-        """The points of an item, which occurred ``repetition`` times in the epoch before."""
-        sample_id = self.sample_ids[index]
+    def _drawn(self, places: Sequence[int], repetitions: Sequence[int]) -> list[Drawn]:
+        """What determines the points of items, which occurred ``repetitions`` times in the epoch before."""
         seed, epoch = self.config.sampling_seed, self.epoch
-        draw: dict[str, Any] = {"seed": seed, "epoch": epoch, "repetition": repetition}
-        if seed is None or epoch is None:
-            draw = {"generator": torch.default_generator}
-        return self.reader.draws(self._selection, sample_id, **draw)
+        return [Drawn(seed, epoch, self.sample_ids[place], n) for place, n in zip(places, repetitions, strict=True)]
 
-    def _drawn(self, place: int, repetition: int) -> Drawn:
-        return Drawn(self.config.sampling_seed, self.epoch, self.sample_ids[place], repetition)
+    def _draws(self, items: Sequence[Drawn]) -> list[SampleDraws]:
+        """The points of items."""
+        draws = []
+        for seed, epoch, sample_id, repetition in items:
+            given: dict[str, Any] = {"seed": seed, "epoch": epoch, "repetition": repetition}
+            if seed is None or epoch is None:
+                given = {"generator": torch.default_generator}
+            draws.append(self.reader.draws(self._selection, sample_id, **given))
+        return draws
 
     def _warn_of_equal_draws(self) -> None:
         """Warn that a batch repeats a sample, if both are the same points."""

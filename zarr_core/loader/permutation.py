@@ -22,6 +22,9 @@ from zarr_core._util.arguments import whole_number
 _Words: TypeAlias = np.ndarray[tuple[int, ...], np.dtype[np.uint64]]
 
 _ROUNDS = 24
+# Of SplitMix64.
+_SHIFTS = [np.uint64(bits) for bits in (30, 27, 31)]
+_FACTORS = [np.uint64(factor) for factor in (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)]
 _MAX_SIZE = 1 << 62
 
 
@@ -73,9 +76,11 @@ class Permutation:
 
 def _mix(words: _Words) -> _Words:
     """The finaliser of SplitMix64 (Steele et al. 2014): every input bit affects every output bit."""
-    words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return words ^ (words >> np.uint64(31))
+    words = words ^ (words >> _SHIFTS[0])
+    for factor, shift in zip(_FACTORS, _SHIFTS[1:], strict=True):
+        words *= factor
+        words ^= words >> shift
+    return words
 
 
 def _round_keys(seed: int, epoch: int) -> _Words:
