@@ -45,7 +45,7 @@ def _command(
 def format_store(info: StoreInfo) -> str:
     """Summary of a store in a few lines, and a table of its fields."""
     kind = "wide matrix" if info.kind == "matrix" else f"point store of {info.name}"
-    settings = {key: value for key, value in info.settings.items() if value not in ("", [])}
+    settings = {key: value for key, value in info.settings.items() if value not in ("", [], {})}
     size = f" ({format_size(info.bytes)})" if info.bytes else ""
     lines = {
         "store": f"{info.store}, {kind}",
@@ -165,6 +165,8 @@ def _aligned(lines: Mapping[str, str]) -> str:
 
 
 def _text(value: object) -> str:
+    if isinstance(value, dict):
+        return " ".join(f"{name}={of_name}" for name, of_name in value.items())
     return " or ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import pickle
+import re
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,6 +19,7 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 from tests.helpers import fork_server
 from tests.helpers.loading import NUMBERS, opened, plan, seen, together
 from tests.helpers.resumable_trainer import train
+from zarr_core.datasets import build_dataset
 from zarr_core.errors import ZarrCoreError
 from zarr_core.loader import EpochBatchSampler, ResumableLoader
 
@@ -238,6 +240,26 @@ def test_the_loop_in_the_docs_runs_and_resumes(store: Path, tmp_path: Path) -> N
         code["train"](str(store), checkpoint, epochs=epochs)
         state = torch.load(checkpoint, weights_only=True)["loader"]
         assert (state["epoch"], state["position"]) == (epochs - 1, 1)
+
+
+def test_the_documented_evaluation_is_the_mean_over_all_points(store: Path) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "training.md").read_text()
+    (block,) = [
+        part for part in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "def mean_squared_error" in part
+    ]
+    code: dict[str, Any] = {}
+    exec(block, code)
+    fields = ["surface_position", "surface_pressure"]
+    config = {"kind": "point", "root": str(store), "split": "train", "fields": fields, "num_surface_points": 8}
+    model = torch.nn.Linear(3, 1)
+    dataset = build_dataset(config)
+    dataset.set_epoch(0)
+    errors = []
+    for item in (dataset[place] for place in range(len(dataset))):
+        errors.append(model(item["surface_position"]).squeeze(-1) - item["surface_pressure"])
+    assert len(errors) % 4 != 0, "the last batch must be smaller"
+    expected = torch.cat(errors).double().square().mean()
+    assert code["mean_squared_error"](model, build_dataset(config)) == pytest.approx(float(expected))
 
 
 def test_persistent_workers_drop_an_abandoned_epoch(store: Path) -> None:

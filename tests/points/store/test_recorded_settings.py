@@ -14,6 +14,7 @@ from tests.helpers.described_source import FILES, SPEED, Source, as_an_earlier_v
 from zarr_core import load_manifest, verify_store
 from zarr_core.convert import publish
 from zarr_core.errors import ManifestError, SourceError, StoreError
+from zarr_core.info import format_store
 from zarr_core.points.store.recorded_settings import describe_changes, held_settings
 from zarr_core.points.store.settings import ConversionSettings
 from zarr_core.storage import Storage
@@ -84,6 +85,16 @@ def test_other_settings_than_the_stores_are_refused_unless_all_is_converted_agai
     assert ids(source.convert().having("converted")) == ["s2"]
     assert list(load_manifest(source.store).conversion.settings) == [manifest.conversion.current]
     assert verify_store(str(source.store), source=str(source.root)).ok
+
+
+def test_info_shows_the_error_bounds_of_a_store(source: Source) -> None:
+    source.write("s1")
+    source.convert()
+    assert store_info(source.store).settings["max_errors"] == {}
+    source.convert(max_errors={"surface_temperature": "1e-3std"}, reconvert=True)
+    info = store_info(source.store)
+    assert info.settings["max_errors"] == {"surface_temperature": "0.001std"}
+    assert "max_errors surface_temperature=0.001std" in format_store(info)
 
 
 def test_the_dtype_of_one_field_can_be_taken_back(source: Source) -> None:
