@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, Subset, TensorDataset
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from tests.helpers import fork_server
@@ -197,6 +197,16 @@ def test_a_resumable_loader_is_strict_about_its_sampler() -> None:
     assert (sampler.dataset_size, sampler.fingerprint) == (26, "")
 
 
+def test_a_sampler_of_another_dataset_object_is_refused(store: Path) -> None:
+    dataset, other = opened(store), opened(store)
+    for read in (other, Subset(other, range(10))):
+        with pytest.raises(ZarrCoreError, match="made of another dataset object than the ZarrPointDataset"):
+            ResumableLoader(read, EpochBatchSampler.of(dataset, 4))
+    # Wrappers of the same object, and datasets without epochs, are read as before.
+    ResumableLoader(Subset(dataset, range(10)), EpochBatchSampler.of(dataset, 4))
+    ResumableLoader(TensorDataset(torch.arange(26)), EpochBatchSampler.of(NUMBERS, 4))
+
+
 def test_killed_ranks_resume_as_another_world(store: Path, tmp_path: Path) -> None:
     def run(world: int, out: Path, die_after: int) -> None:
         processes = [
@@ -258,7 +268,7 @@ def test_the_documented_evaluation_is_the_mean_over_all_points(store: Path) -> N
     for item in (dataset[place] for place in range(len(dataset))):
         errors.append(model(item["surface_position"]).squeeze(-1) - item["surface_pressure"])
     assert len(errors) % 4 != 0, "the last batch must be smaller"
-    expected = torch.cat(errors).double().square().mean()
+    expected = torch.cat(errors).detach().double().square().mean()
     assert code["mean_squared_error"](model, build_dataset(config)) == pytest.approx(float(expected))
 
 

@@ -15,6 +15,7 @@ from zarr_core.points.convert.conversion import convert
 from zarr_core.points.store.head import HEAD
 from zarr_core.points.store.settings import ConversionSettings
 from zarr_core.storage import Storage
+from zarr_core.stores.summary import store_info
 from zarr_core.tag import main as tag
 from zarr_core.versioning import archive
 from zarr_core.versioning.gc import collect_garbage
@@ -72,6 +73,22 @@ def test_log_lists_the_changes_of_each_commit_newest_first(store: Path, capsys: 
         f"added 2: run_1, run_2 (settings {first})",
     ]
     assert lines_of(log, capsys, str(store), "--limit", "2")[1:] == lines[1:4]
+
+
+def test_settings_of_single_fields_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source, root = write_source(tmp_path / "source", sample_ids=("run_1",)), tmp_path / "store"
+    convert(KIND, root, root=source)
+    settings = {"field_dtypes": {"surface_position": "float32"}, "max_errors": {"surface_pressure": "1e-3std"}}
+    convert(KIND, root, root=source, reconvert=True, layout="packed", **settings)
+    wanted = {
+        "dtypes of single fields: none -> surface_position float32",
+        "error bounds: none -> surface_pressure 0.001std",
+        "layout: directory -> packed",
+    }
+    assert wanted <= set(changes(lines_of(log, capsys, str(root))))
+    assert wanted <= set(lines_of(diff, capsys, str(root), "1"))
+    info = store_info(str(root))
+    assert info.settings["field_dtypes"] == {"surface_position": "float32"}
 
 
 def test_diff_of_two_generations(store: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -49,6 +49,16 @@ class DatasetEpochs:
             one.set_epoch(epoch)
         self._showing = [one for one in reached if getattr(one, "epoch", None) == epoch]
 
+    def check_dataset(self, dataset: Any) -> None:
+        """Raise ZarrCoreError if this sets the epochs of other objects than those within a dataset that is read."""
+        ours = {id(one) for one in _with_epoch(self._dataset, _wrapped)}
+        for one in _with_epoch(dataset, _wrapped):
+            if id(one) not in ours:
+                raise ZarrCoreError(
+                    f"the sampler was made of another dataset object than the {type(one).__name__} that is read, whose "
+                    "draws would not follow the epochs; use EpochBatchSampler.of(dataset, ...) with this object"
+                )
+
     def check(self, epoch: int) -> None:
         """Raise ZarrCoreError if a dataset has another epoch than the one that is being iterated over."""
         for one in self._showing:

@@ -71,6 +71,7 @@ class ResumableLoader(DataLoader[T]):
                 "sampler with EpochBatchSampler.of(dataset, ...)",
                 stacklevel=2,
             )
+        batch_sampler.check_dataset(dataset)
         batch_sampler.share()  # before training begins, not when the first evaluation does
         self.num_threads = whole_number("num_threads", num_threads, 0)
         self._batches_ahead = 2

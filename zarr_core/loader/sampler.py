@@ -277,6 +277,11 @@ class EpochBatchSampler(Sampler[list[int]]):
                 self.epoch, self.position, self._resumes = epoch, 0, False
             self._begun = False
 
+    def check_dataset(self, dataset: Any) -> None:
+        """Raise ZarrCoreError if the epochs go to another dataset object than this one."""
+        if isinstance(self._on_epoch, DatasetEpochs):
+            self._on_epoch.check_dataset(dataset)
+
     def check_epoch(self, epoch: int) -> None:
         """Raise ZarrCoreError if the dataset has another epoch by now than the one of an iteration."""
         if isinstance(self._on_epoch, DatasetEpochs):

@@ -318,6 +318,7 @@ def _points_info(storage: Storage, state: StoreManifest, committed: float | None
             "codec": state.compressor,
             "coords_dtype": state.coords_dtype,
             "values_dtype": state.values_dtype,
+            "field_dtypes": dict(current.field_dtypes) if current else {},
             "max_errors": dict(current.max_errors) if current else {},
             "shuffle_seed": state.shuffle_seed,
             "chunk_points": current.chunk_points if current else max(chunks, default=0),

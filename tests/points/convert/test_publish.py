@@ -23,7 +23,7 @@ from zarr_core.errors import RetirementError, SourceError, StoreError
 from zarr_core.points.convert import conversion as convert_module
 from zarr_core.points.convert.conversion import convert, convert_samples, iter_convert
 from zarr_core.points.convert.job import ConversionJob
-from zarr_core.points.convert.publish import Pending, commit_results, publish
+from zarr_core.points.convert.publish import Pending, commit_results, publish, publish_finished
 from zarr_core.points.convert.request import ConversionRequest
 from zarr_core.points.convert.sample import ConversionResult
 from zarr_core.points.convert.writer import GroupWriter
@@ -367,10 +367,32 @@ def test_mass_retirement_has_to_be_confirmed(tmp_path: Path, source: Path, capsy
     assert main([*command, "--max-retired-share", "0.3", "--quiet"]) != 0
     assert "2 of 4 samples" in capsys.readouterr().err
     assert load_manifest(store) == manifest
-    report = publish("ahmedml", store, root=source, retire_vanished=["run_2", "run_3"])
-    assert report.retired == ["run_2"], "run_1 is not in the collection, run_3 is there"
+    report = publish("ahmedml", store, root=source, retire_vanished=["run_2"])
+    assert report.retired == ["run_2"], "run_1 is not named"
     assert main([*command, "--max-retired-share", "1", "--quiet"]) == 0
     assert sorted(load_manifest(store).samples) == ["run_3", "run_4"]
+
+
+@pytest.mark.parametrize("verb", [publish, convert])
+def test_a_named_sample_that_cannot_be_retired_is_an_error(
+    tmp_path: Path, source: Path, verb: Callable[..., Any]
+) -> None:
+    store = tmp_path / "store"
+    convert("ahmedml", store, root=source, **SETTINGS)
+    shutil.rmtree(source / "run_2")
+    manifest = load_manifest(store)
+    with pytest.raises(SourceError, match=r"still has \(run_3\): delete them there first; or .*`blacklists`"):
+        verb("ahmedml", store, root=source, retire_vanished=["run_2", "run_3"])
+    with pytest.raises(StoreError, match="no such samples to retire: run_9"):
+        verb("ahmedml", store, root=source, retire_vanished=["run_2", "run_9"])
+    assert load_manifest(store) == manifest
+    # Named again after it was retired, as when a script runs twice.
+    for _ in range(2):
+        verb("ahmedml", store, root=source, retire_vanished=["run_2"])
+    assert sorted(load_manifest(store).samples) == ["run_1", "run_3"]
+    # The platform names what two listings did not find. What has come back since stays.
+    request = ConversionRequest("ahmedml", store, root=source, retire_vanished=["run_2", "run_3"])
+    assert publish_finished(request).retired == []
 
 
 def test_a_description_without_splits_leaves_those_of_the_store(tmp_path: Path) -> None:

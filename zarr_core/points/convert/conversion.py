@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from tqdm import tqdm
@@ -33,7 +33,7 @@ from zarr_core.format.object_names import ZARR_JSON, sample_folder
 from zarr_core.format.packed import SUFFIX
 from zarr_core.points.convert.job import ConversionJob
 from zarr_core.points.convert.plan import Task, plan
-from zarr_core.points.convert.publish import Pending, PublishReport, commit_results
+from zarr_core.points.convert.publish import Pending, PublishReport, check_vanished, commit_results
 from zarr_core.points.convert.request import ConversionRequest, of_fields
 from zarr_core.points.convert.sample import ConversionResult, Status, convert_sample, failure, quarantined
 from zarr_core.points.convert.writer import GroupWriter, Repair
@@ -71,7 +71,7 @@ class ConversionReport:
     """
 
     results: list[ConversionResult]
-    manifest: StoreManifest
+    manifest: StoreManifest = field(repr=False)
     seconds: float
     retired: list[str]
     notes: tuple[str, ...] = ()
@@ -138,6 +138,7 @@ def run_conversion(
     workers = whole_number("workers", workers, 1, error=SourceError)
     started = time.monotonic()
     job = ConversionJob.open(request)
+    check_vanished(job)
     planned = plan(job)
     run = _Run(job, planned.done)
     if request.reconvert and job.manifest is not None:

@@ -7,14 +7,14 @@ from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
-from zarr_core.errors import CollectedError, RetirementError, SourceError
+from zarr_core.errors import CollectedError, RetirementError, SourceError, StoreError
 from zarr_core.points.convert.job import ConversionJob, check_dataset
 from zarr_core.points.convert.request import ConversionRequest, of_fields
 from zarr_core.points.store.columns import find_misfits, with_recorded_fields, without
 from zarr_core.points.store.head import HEAD
 from zarr_core.points.store.manifest import Quarantine, SampleEntry, StoreManifest, columns_of
 from zarr_core.points.store.recorded_settings import check_agreement, current_settings, recorded_conversion
-from zarr_core.sources.left_out import counted
+from zarr_core.sources.left_out import counted, some
 from zarr_core.sources.sample import FoundSamples, SampleSource, SourceSample
 from zarr_core.sources.selection import Selection, overlaps, with_current_splits
 from zarr_core.storage import Storage
@@ -42,7 +42,7 @@ class PublishReport:
         notes: sentences that name what the selection left out.
     """
 
-    manifest: StoreManifest
+    manifest: StoreManifest = field(repr=False)
     added: list[str]
     replaced: list[str]
     retired: list[str]
@@ -90,8 +90,14 @@ class _Attempt:
 
 @of_fields(without=("sample_ids", "part", "limit", "retry_quarantined", "force"))
 def publish(request: ConversionRequest) -> PublishReport:
-    """:func:`publish_finished` for a :class:`~zarr_core.points.convert.request.ConversionRequest` of these fields."""
-    return publish_finished(request)
+    """:func:`publish_finished` for a :class:`~zarr_core.points.convert.request.ConversionRequest` of these fields.
+
+    Raises:
+        SourceError: the source still has a sample that is named to be retired.
+    """
+    job = ConversionJob.open(request)
+    check_vanished(job)
+    return commit_results(job, _find_finished(job))
 
 
 def publish_finished(request: ConversionRequest, found: FoundSamples | None = None) -> PublishReport:
@@ -105,7 +111,8 @@ def publish_finished(request: ConversionRequest, found: FoundSamples | None = No
     Args:
         request: what is published.
         found: the whole source, if it was just listed. Samples that vanished are looked for again before they are
-            retired, and samples that another converter has committed meanwhile before they are replaced.
+            retired, and samples that another converter has committed meanwhile before they are replaced. Those that
+            are named to be retired and are at the source stay.
 
     Raises:
         RetirementError: more samples vanished than may be retired. None is retired; everything else is committed.
@@ -113,6 +120,24 @@ def publish_finished(request: ConversionRequest, found: FoundSamples | None = No
     """
     job = ConversionJob.open(request, found)
     return commit_results(job, _find_finished(job))
+
+
+def check_vanished(job: ConversionJob) -> None:
+    """Raise SourceError if the source has a sample that is named to be retired, or the store does not know one."""
+    if isinstance(job.request.retire_vanished, bool):
+        return
+    named = dict.fromkeys(job.request.retire_vanished)
+    present = [i for i in named if i in job.selection.present]
+    if present:
+        raise SourceError(
+            f"retire_vanished names samples that {job.selection.source.url} still has ({some(present)}): delete them "
+            "there first; or leave them in the store, and out of every split, by a file of `blacklists` in the "
+            "description of the source"
+        )
+    known = {*job.samples, *job.refused, *(job.manifest.retired if job.manifest else ())}
+    unknown = [i for i in named if i not in known]
+    if unknown:
+        raise StoreError(f"{job.writer.storage.url} has no such samples to retire: {some(unknown)}")
 
 
 def commit_results(job: ConversionJob, pending: Pending, *, retire: bool = True) -> PublishReport:

@@ -46,8 +46,8 @@ class ConversionRequest:
         force: convert all selected samples again, even if they are up to date. Damaged and missing objects of their
             groups are repaired, in every generation that names them. A sample whose source has other content under the
             same sizes and times gets a new group, and earlier generations keep the old one.
-        retire_vanished: remove samples from the manifest that the source no longer holds, all or only those of a
-            collection. The groups stay as long as a kept generation names them; gc deletes them.
+        retire_vanished: remove samples from the manifest that the source no longer holds, all (True) or those that are
+            named. The groups stay as long as a kept generation names them; gc deletes them.
         max_retired_share: maximum share of the store's samples, from 0 to 1, that are retired at once. A single sample
             may be retired in any case, unless the share is 0. If more vanished, none is retired, and the conversion
             fails after everything else is committed.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from itertools import chain
 from weakref import WeakValueDictionary
@@ -15,6 +15,7 @@ from zarr_core.format.object_names import BLACKLISTS, MANIFEST, SAMPLES, STATIST
 from zarr_core.points.store.columns import without
 from zarr_core.points.store.group import group_of, is_complete
 from zarr_core.points.store.manifest import StoreManifest
+from zarr_core.points.store.settings import ConversionSettings
 from zarr_core.storage import Storage
 from zarr_core.versioning.generations import Change, Head, load
 
@@ -55,12 +56,16 @@ def changes(before: StoreManifest | None, after: StoreManifest) -> list[Change]:
 def _described(state: StoreManifest, replaced: Collection[str]) -> dict[str, object]:
     """What a state says besides its samples. The grids are those of the samples that a commit replaced."""
     grids = [grid for i in replaced for grid in state.samples[i].domains.values()]
+    current = state.conversion.settings.get(state.conversion.current, {}) if state.conversion else {}
     return {
         "dataset name": state.dataset_name,
         "kind": state.dataset_kind,
         "settings": state.conversion.current if state.conversion else "not recorded",
         "shuffle seed": state.shuffle_seed,
         "values dtype": state.values_dtype,
+        "dtypes of single fields": _of_fields(current.get("field_dtypes")),
+        "error bounds": _of_fields(current.get("max_errors")),
+        "layout": current.get("layout", ConversionSettings.layout),
         "codec": state.compressor,
         "points per chunk": _range({grid.chunk_points for grid in grids}),
         "points per shard": _range({grid.shard_points for grid in grids}),
@@ -68,6 +73,11 @@ def _described(state: StoreManifest, replaced: Collection[str]) -> dict[str, obj
         "splits": ", ".join(f"{name} {len(ids)}" for name, ids in state.splits.items()),
         "excluded": len(state.excluded),
     }
+
+
+def _of_fields(setting: Mapping[str, object] | None) -> str:
+    """A setting that has a value for some fields."""
+    return ", ".join(f"{name} {value}" for name, value in (setting or {}).items()) or "none"
 
 
 def _range(numbers: Collection[int]) -> str:

@@ -45,7 +45,8 @@ class ConversionSettings:
     Attributes:
         chunk_points: points per chunk; choose a value close to the number of points that a training step draws.
         shard_points: maximum points per shard, rounded to whole chunks, at least one. By default one shard per array.
-        values_dtype: stored dtype of all fields except positions, which are float32: float16, float32 or float64.
+        values_dtype: stored dtype of all fields except positions, which are float32 unless ``field_dtypes`` names them:
+            float16, float32 or float64.
         field_dtypes: stored dtype of individual fields, by canonical name. "default" is the same as no entry; given to
             a conversion, it removes the entry of the store.
         max_errors: largest error of individual fields, by canonical name: a number in the units of the field, or a
