@@ -90,10 +90,21 @@ class _Attempt:
 
 @of_fields(without=("sample_ids", "part", "limit", "retry_quarantined", "force"))
 def publish(request: ConversionRequest) -> PublishReport:
-    """:func:`publish_finished` for a :class:`~zarr_core.points.convert.request.ConversionRequest` of these fields.
+    """Commit finished conversions of ``iter_convert``, in one generation, and retire samples that vanished.
+
+    Args:
+        dataset_kind, store_root, root, source_url, splits, dataset_name, retire_vanished, max_retired_share, reconvert,
+            fingerprint: as in :class:`~zarr_core.points.convert.request.ConversionRequest`. ``retire_vanished`` is
+            True for all samples that the source no longer has, or names some of them.
+        **settings: as for :func:`~zarr_core.points.convert.conversion.convert`.
+
+    Returns:
+        Which samples were ``added``, ``replaced`` and ``retired``, whether there is a new generation (``committed``),
+        and ``notes`` of what was left out.
 
     Raises:
         SourceError: the source still has a sample that is named to be retired.
+        RetirementError, StoreError: as for :func:`publish_finished`.
     """
     job = ConversionJob.open(request)
     check_vanished(job)
