@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -8,9 +10,7 @@ import yaml
 from tests.helpers.drivaernet_store import CHUNK
 from tests.helpers.published_store import make_samples, write_published_store
 from zarr_core import datasets
-from zarr_core.datasets import (
-    build_dataset,
-)
+from zarr_core.datasets import ZarrPointDatasetConfig, build_dataset
 from zarr_core.errors import ZarrCoreError
 
 KINDS = {
@@ -61,6 +61,26 @@ def test_unusable_yaml_is_named(tmp_path: Path, content: str | None, message: st
     with pytest.raises(ZarrCoreError, match=message) as caught:
         build_dataset(path)
     assert "dataset.yaml" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("settings", "example"),
+    [
+        ({"num_points": 256}, 'num_points: {"wake": 4096}'),
+        ({"item": {"x": {"a": "b"}}}, 'item: {"x": ["surface_position", "drag"], "y": "surface_pressure"}'),
+        ({"parameters": "drag"}, 'parameters: ["drag"]'),
+        ({"normalizers": "mean_std"}, 'normalizers: {"surface_pressure": "mean_std"}'),
+        ({"fields": "surface_pressure"}, 'fields: ["surface_pressure"]'),
+    ],
+)
+def test_a_setting_of_another_form_is_answered_with_an_example(settings: dict[str, Any], example: str) -> None:
+    config = {"kind": "point", "root": "/nowhere", "split": "train"}
+    with pytest.raises(ZarrCoreError) as refused:
+        build_dataset(config | settings)
+    assert str(refused.value).endswith(f"; for example {example}")
+    # The example itself has the right form.
+    (setting,) = settings
+    ZarrPointDatasetConfig.model_validate(config | {setting: json.loads(example.partition(": ")[2])})
 
 
 def test_a_refused_value_shows_no_secret() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import reprlib
 from collections.abc import Mapping
@@ -57,8 +58,20 @@ def build_dataset(config: Mapping[str, Any] | str | os.PathLike[str]) -> ZarrPoi
     try:
         checked = dataset_class.config_class.model_validate(dict(settings))
     except pydantic.ValidationError as error:
-        raise ZarrCoreError(redact(f"{where}: {describe_problems(error)}")) from None
+        text = f"{where}: {describe_problems(error)}{_examples(error, dataset_class.config_class)}"
+        raise ZarrCoreError(redact(text)) from None
     return dataset_class(checked)
+
+
+def _examples(error: pydantic.ValidationError, config_class: type[pydantic.BaseModel]) -> str:
+    """An example of each setting that has another form than it must have, to be added to a message."""
+    shown: dict[str, str] = {}
+    for problem in error.errors(include_url=False):
+        setting = str(problem["loc"][0]) if problem["loc"] else ""
+        described = config_class.model_fields.get(setting)
+        if problem["type"] != "value_error" and described is not None and described.examples:
+            shown[setting] = f"; for example {setting}: {json.dumps(described.examples[0])}"
+    return "".join(shown.values())
 
 
 def _resolve(kind: str, where: str) -> type[ZarrPointDataset]:

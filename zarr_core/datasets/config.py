@@ -120,8 +120,8 @@ class StoreDatasetConfig(pydantic.BaseModel):
     num_surface_points: PositiveInt | None = None
     num_volume_points: PositiveInt | None = None
     num_geometry_points: NonNegativeInt | None = None
-    num_points: dict[str, PositiveInt] = {}
-    fields: Annotated[tuple[str, ...], pydantic.Field(min_length=1)] | None = None
+    num_points: Annotated[dict[str, PositiveInt], pydantic.Field(examples=[{"wake": 4096}])] = {}
+    fields: Annotated[tuple[str, ...] | None, pydantic.Field(min_length=1, examples=[["surface_pressure"]])] = None
     included_properties: frozenset[str] | None = None
     excluded_properties: frozenset[str] | None = None
     missing_fields: Literal["raise", "skip"] = "raise"
@@ -136,12 +136,17 @@ class StoreDatasetConfig(pydantic.BaseModel):
     collate: Way | None = None
     with_index: bool = False
     with_sample_id: bool = False
-    parameters: tuple[str, ...] = ()
-    item: dict[str, str | Annotated[tuple[str, ...], pydantic.Field(min_length=1)]] = {}
+    parameters: Annotated[tuple[str, ...], pydantic.Field(examples=[["drag"]])] = ()
+    item: Annotated[
+        dict[str, str | Annotated[tuple[str, ...], pydantic.Field(min_length=1)]],
+        pydantic.Field(examples=[{"x": ["surface_position", "drag"], "y": "surface_pressure"}]),
+    ] = {}
     transform: Callable[[Any], Any] | str | None = None
     batch_transform: Callable[[Any], Any] | str | None = None
     filter_categories: Annotated[tuple[str, ...], pydantic.Field(min_length=1)] | None = None
-    normalizers: dict[str, NormalizerConfig] = {}
+    normalizers: Annotated[
+        dict[str, NormalizerConfig], pydantic.Field(examples=[{"surface_pressure": "mean_std"}])
+    ] = {}
     statistics: _Place | None = None
 
     @pydantic.model_validator(mode="before")
