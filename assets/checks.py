@@ -86,14 +86,15 @@ def _equivalence(dataset: DatasetDeclaration) -> dg.AssetChecksDefinition:
         asset=dataset.key("manifest"),
         name="equivalence",
         blocking=True,
-        description="Some samples, newly published ones first, equal their source files row by row."
-        + if_red("a-damaged-chunk", "convert the named samples again by force"),
+        description="Some samples, newly published ones first, equal their source files row by row, and have their "
+        "parameters." + if_red("a-damaged-chunk", "convert the named samples again by force"),
     )
     def equivalence(stores: StoreAccess) -> dg.AssetCheckResult:
         chosen = comparable(stores, dataset)
         if not chosen:
             return dg.AssetCheckResult(passed=True, description="no sample whose source is as it was at its conversion")
-        return _verified(chosen, verify_store(dataset.store, source=dataset.source, sample_ids=chosen))
+        report = verify_store(dataset.store, source=dataset.source, dataset_kind=dataset.kind, sample_ids=chosen)
+        return _verified(chosen, report)
 
     return equivalence
 

@@ -104,7 +104,10 @@ def generation_parameter(text: str) -> Parameter:
 
 
 STORE_HELP = "Path or URL of the store."
-KIND_HELP = "Kind of the source, for a store that another program wrote; as for convert. [default: guessed]"
+KIND_HELP = (
+    "Kind of the source, as for convert: to compare the parameters of a kind of your own, and for a store that another "
+    "program wrote. [default: that of the store if it comes with the library, else guessed]"
+)
 _FEATURES_HELP = "The features: the names in a .parquet, .csv, .tsv or .bed file, or the words of a text file."
 SOURCE_ALIASES = ("--root", "--pt-root", "--source-url")
 

@@ -56,6 +56,8 @@ class VerificationReport:
         unnamed: groups that no generation names, which is not a problem; counted with ``deep`` only.
         against_source: whether arrays were compared with their source.
         any_order: samples whose rows were compared in any order, because another program wrote them.
+        parameters: samples whose parameters were compared with their source.
+        parameters_left_out: samples whose parameters were not, because the kind of the source is not known.
         fields: amounts read, by canonical field name.
         problems: all problems; empty if the store is intact.
     """
@@ -65,6 +67,8 @@ class VerificationReport:
     unnamed: int = 0
     against_source: bool = False
     any_order: int = 0
+    parameters: int = 0
+    parameters_left_out: int = 0
     fields: dict[str, FieldTally] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
 
@@ -75,9 +79,15 @@ class VerificationReport:
 
     @property
     def how(self) -> str:
-        """How rows were compared with their source."""
-        others = f"; {self.any_order:,} samples of another program in any order" if self.any_order else ""
-        return f"row by row{others}"
+        """How rows and parameters were compared with their source."""
+        how = "row by row"
+        if self.any_order:
+            how += f"; {self.any_order:,} samples of another program in any order"
+        if self.parameters:
+            how += f"; parameters of {self.parameters:,} samples"
+        if self.parameters_left_out:
+            how += f"; not the parameters of {self.parameters_left_out:,} samples (give --dataset-kind)"
+        return how
 
     @property
     def damaged(self) -> list[str]:
@@ -102,10 +112,16 @@ class VerificationReport:
 
 @dataclass
 class SampleFindings:
-    """Problems and amounts of one sample; whether its rows were compared in any order."""
+    """Problems and amounts of one sample, and how it was compared with its source.
+
+    Attributes:
+        any_order: whether its rows were compared in any order.
+        parameters: whether its parameters were compared; None if it has none.
+    """
 
     sample_id: str
     any_order: bool = False
+    parameters: bool | None = None
     problems: list[Problem] = field(default_factory=list)
     fields: dict[str, FieldTally] = field(default_factory=dict)
 

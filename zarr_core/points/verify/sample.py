@@ -6,7 +6,7 @@ import copy
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -30,13 +30,29 @@ from zarr_core.points.store.manifest import ArrayColumn, DomainGrid, SampleEntry
 from zarr_core.points.store.mesh import mesh_bytes, mesh_names, read_meshes
 from zarr_core.points.store.packing import on_this_machine
 from zarr_core.points.verify.report import FieldTally, SampleFindings
-from zarr_core.points.verify.source import Comparison, SourceFiles
+from zarr_core.points.verify.source import Comparison, SourceFiles, compare_parameters
 from zarr_core.sources.recorded import RecordedSource
+from zarr_core.sources.sample import SourceSample
+from zarr_core.sources.tree import SampleTree
 from zarr_core.storage import Storage
 from zarr_core.storage.temporary import strip_temp_suffix
 
-#: Id and manifest entry of a sample, and, if another program wrote it, what a conversion would record of its files.
-Item = tuple[str, SampleEntry, Mapping[str, Any] | None]
+
+class Item(NamedTuple):
+    """A sample to check, and what its source is compared by; both are None without a source.
+
+    Attributes:
+        sample_id, entry: id and manifest entry.
+        listed: if another program wrote it, what a conversion would record of its files.
+        at_source: the sample as a conversion would find it.
+    """
+
+    sample_id: str
+    entry: SampleEntry
+    listed: Mapping[str, Any] | None = None
+    at_source: SourceSample | None = None
+
+
 # Bytes of an entry's header and padding, at most.
 _MAX_HEADER = 1 << 16
 # Where a local header has the CRC-32 of its entry.
@@ -56,17 +72,27 @@ class Columns:
         return cls(manifest.shuffle_seed, {name: dict(domain.arrays) for name, domain in manifest.domains.items()})
 
 
-def check_sample(storage: Storage, source: RecordedSource | None, columns: Columns, item: Item) -> SampleFindings:
-    """Check one sample."""
-    sample_id, entry, listed = item
-    found = SampleFindings(sample_id)
+def check_sample(
+    storage: Storage, source: RecordedSource | None, tree: SampleTree | None, columns: Columns, item: Item
+) -> SampleFindings:
+    """Check one sample.
+
+    Args:
+        storage: the store.
+        source: the files to compare its fields with.
+        tree: reads the parameters to compare its own with.
+        columns: of the manifest.
+        item: the sample.
+    """
+    entry = item.entry
+    found = SampleFindings(item.sample_id)
     try:
         if not entry.head:
-            _SampleCheck(storage, columns, entry, found).run(source, listed)
+            _SampleCheck(storage, columns, entry, found).run(source, tree, item)
             return found
         with on_this_machine(storage, entry.relpath) as place:
             if check_archive(place, entry.relpath, entry.head, found):
-                _SampleCheck(place, columns, entry, found).run(source, listed)
+                _SampleCheck(place, columns, entry, found).run(source, tree, item)
     except FileNotFoundError:
         found.add("", f"{entry.relpath} is missing")
     except ValueError as error:  # metadata is untrusted JSON
@@ -76,7 +102,7 @@ def check_sample(storage: Storage, source: RecordedSource | None, columns: Colum
 
 def not_checked(item: Item, error: Exception) -> SampleFindings:
     """The findings of a sample whose check raised an error or whose worker process died."""
-    found = SampleFindings(item[0])
+    found = SampleFindings(item.sample_id)
     known = isinstance(error, ZarrCoreError | WorkerDiedError)
     reason = str(error) if known else f"{type(error).__name__}: {error}"
     found.add("", f"could not be checked: {reason}", damage=False)
@@ -102,7 +128,7 @@ class _SampleCheck:
         self.objects: dict[str, int] = {}
         self.expected = {f"{entry.relpath}/{name}" for name in (ZARR_JSON, QUARANTINE)}  # the latter from earlier
 
-    def run(self, source: RecordedSource | None, listed: Mapping[str, Any] | None) -> None:
+    def run(self, source: RecordedSource | None, tree: SampleTree | None, item: Item) -> None:
         """Check the sample; compare it with its source if that is given. The problems are added to the findings."""
         group = self._read_json(f"{self.entry.relpath}/{ZARR_JSON}", "")
         if group is None:
@@ -115,7 +141,9 @@ class _SampleCheck:
         self._check_attributes()
         files = None
         if source is not None:
-            files = SourceFiles.find(source, self.found, self.recorded, self.columns.shuffle_seed, listed)
+            files = SourceFiles.find(source, self.found, self.recorded, self.columns.shuffle_seed, item.listed)
+            if self.entry.is_ours:  # another program recorded no parameters
+                compare_parameters(self.recorded, tree, item.at_source, self.found)
         for domain in self.entry.domains:
             self._check_domain(domain, files)
         total = sum(tally.bytes for tally in self.found.fields.values())

@@ -6,15 +6,16 @@ of a domain, each with the values of all its fields, are compared as a multiset.
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from zarr_core._util.documents import expect
-from zarr_core.errors import SourceError, ZarrCoreError
+from zarr_core._util.documents import expect, to_json
+from zarr_core.errors import SampleError, SourceError, ZarrCoreError
 from zarr_core.format.array_metadata import ArrayLayout
 from zarr_core.format.bounds import to_multiples
 from zarr_core.format.moments import FieldMoments
@@ -24,6 +25,8 @@ from zarr_core.points.store.manifest import SampleEntry, StoreManifest
 from zarr_core.points.verify.report import SampleFindings
 from zarr_core.sources.description import SourceDescription
 from zarr_core.sources.recorded import RecordedSample, RecordedSource, record
+from zarr_core.sources.resolve import short_name
+from zarr_core.sources.sample import SourceSample
 from zarr_core.sources.survey import survey
 from zarr_core.sources.tree import SampleTree
 from zarr_core.storage import Storage
@@ -144,44 +147,90 @@ class ComparedSource:
     """The source that the samples of a store are compared with.
 
     Attributes:
-        files: where its files are.
-        listed: for a store with samples of another program, which recorded no files: what a conversion would record of
-            the source now, by sample id.
+        files: where its files are. The conversion recorded which of them holds which field.
+        tree: reads the parameters; None if the kind of the source is not known.
+        found: samples that a conversion would find there now, by id: those of ``tree``, and if another program wrote
+            samples of the store, those that it may have written.
     """
 
     files: RecordedSource
-    listed: Mapping[str, Mapping[str, Any]] | None = None
+    tree: SampleTree | None = None
+    found: Mapping[str, SourceSample] = field(default_factory=dict)
 
     @classmethod
     def open(
-        cls, source: str, manifest: StoreManifest, dataset_kind: str | SourceDescription | None = None
+        cls,
+        source: str,
+        manifest: StoreManifest,
+        dataset_kind: str | SourceDescription | None = None,
+        sample_ids: Collection[str] | None = None,
     ) -> ComparedSource:
-        """List the source, if a sample of the store was written by another program.
+        """List the source, if its kind is known, or a sample of the store was written by another program.
+
+        Args:
+            source: folder or URL.
+            manifest: of the store.
+            dataset_kind: of the source; by default that of the store, if it comes with the library.
+            sample_ids: the samples that will be compared; None: all.
 
         Raises:
-            SourceError: the source is not a folder; its kind is neither given nor guessed, or is given and not needed.
+            SourceError: the source is not a folder; its kind is neither given nor guessed.
         """
         storage = Storage(source)
         if storage.is_local and not os.path.isdir(storage.location):
             raise SourceError(f"{storage.url} is not a folder; name the one that holds the samples now")
         files = RecordedSource(storage)
-        if all(entry.is_ours for entry in manifest.samples.values()):
-            if dataset_kind is not None:
-                reason = "the store records which files and arrays each of its samples was made from"
-                raise SourceError(f"{reason}, and compares these: leave out --dataset-kind (dataset_kind=)")
+        are_ours = all(entry.is_ours for entry in manifest.samples.values())
+        kind = dataset_kind
+        if kind is None and are_ours and short_name(manifest.dataset_kind) == manifest.dataset_kind:
+            kind = manifest.dataset_kind
+        if kind is not None:
+            tree = SampleTree(kind, source)
+            return cls(files, tree, tree.discover(sample_ids))
+        if are_ours:
             return cls(files)
         try:
-            found = survey(source).found if dataset_kind is None else SampleTree(dataset_kind, source).discover()
+            return cls(files, found=survey(source).found)
         except SourceError as error:
-            if dataset_kind is not None:
-                raise
             reason = "another program wrote the store, and the kind of its source cannot be guessed"
             raise SourceError(f"{error}: {reason}; give --dataset-kind (dataset_kind=)") from error
-        return cls(files, {sample_id: record(sample) for sample_id, sample in found.items()})
 
     def of(self, sample_id: str, entry: SampleEntry) -> Mapping[str, Any] | None:
-        """What is listed of the files of a sample that another program wrote; None for any other."""
-        return None if self.listed is None or entry.is_ours else self.listed.get(sample_id, {})
+        """What a conversion would record now of the files of a sample of another program; None for any other."""
+        if entry.is_ours:
+            return None
+        sample = self.found.get(sample_id)
+        return {} if sample is None else record(sample)
+
+
+def compare_parameters(
+    recorded: Mapping[str, Any], tree: SampleTree | None, sample: SourceSample | None, found: SampleFindings
+) -> None:
+    """Add the parameters of a sample that are not those of its source to the findings.
+
+    Args:
+        recorded: what this library recorded of the sample.
+        tree: of the source; None if its kind is not known.
+        sample: as it is at the source now; None if it is not there, which is a problem of its own.
+        found: of the sample.
+    """
+    stored = expect(dict, recorded.get("parameters", {}), "parameters")
+    if tree is None or sample is None:
+        found.parameters = False if stored else None
+        return
+    try:
+        source = json.loads(to_json(tree.load_parameters(sample)))
+    except SampleError as error:
+        found.add("", f"its parameters cannot be compared: {error.explanation}", damage=False)
+        return
+    found.parameters = True if stored or source else None
+    for name in sorted(stored.keys() | source.keys()):
+        if name not in stored:
+            found.add("", f"parameter {name!r} is missing; its source has {source[name]!r:.200}")
+        elif name not in source:
+            found.add("", f"parameter {name!r} is {stored[name]!r:.200}; its source has none")
+        elif stored[name] != source[name]:
+            found.add("", f"parameter {name!r} is {stored[name]!r:.200}, that of its source {source[name]!r:.200}")
 
 
 def _as_array(tensor: torch.Tensor) -> np.ndarray:

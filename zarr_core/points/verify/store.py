@@ -1,8 +1,9 @@
 """Verification of a whole store: its objects against its manifest, optionally its rows against their source.
 
 Every chunk is read and its checksum is checked. With a source, every array is compared with the file it was made from,
-row by row. The stored order is known (``zarr_core.format.shuffle``): stored row ``i`` is compared with source row
-``permutation[i]``, so swapped rows are found too. Samples that another program wrote may have any order: their rows are
+row by row, and the parameters of each sample with those that the source has. The stored order is known
+(``zarr_core.format.shuffle``): stored row ``i`` is compared with source row ``permutation[i]``, so swapped rows are
+found too. Samples that another program wrote may have any order: their rows are
 compared as a multiset, all fields of a domain together.
 """
 
@@ -23,7 +24,7 @@ from zarr_core.points.store.head import HEAD, load_manifest
 from zarr_core.points.store.manifest import StoreManifest
 from zarr_core.points.verify.generations import GenerationCheck, kept_sample_ids
 from zarr_core.points.verify.report import FieldTally, Problem, VerificationReport
-from zarr_core.points.verify.sample import Columns, check_sample, not_checked
+from zarr_core.points.verify.sample import Columns, Item, check_sample, not_checked
 from zarr_core.points.verify.source import ComparedSource
 from zarr_core.sources.description import SourceDescription
 from zarr_core.storage import Storage
@@ -48,8 +49,9 @@ def verify_store(
     Args:
         store_root: path or URL of the store.
         source: folder or URL of the files that the store was made from; None checks the store alone.
-        dataset_kind: of the source, for a store with samples of another program, which record no files; guessed if
-            None. Refused for any other store.
+        dataset_kind: of the source; by default that of the store, if it comes with the library. Without it, the
+            parameters of samples are not compared, and for a store with samples of another program, which record no
+            files, it is guessed.
         sample_ids: only these samples; with ``deep``, samples that only an earlier generation holds are accepted too.
         deep: check the samples of all kept generations, not only of the current one; find objects that no generation
             names (unless ``sample_ids`` is given); and name the commit that added each damaged group.
@@ -64,7 +66,7 @@ def verify_store(
         UnknownFieldError: the store (with ``deep``, any kept generation of it) does not hold a requested sample.
         StoreError, ManifestError: there is no readable manifest.
         SourceError: another program wrote the samples, and the kind of the source cannot be guessed; or the kind is
-            given and has no use.
+            given without a source.
 
     Examples:
         >>> verify_store("store").ok
@@ -81,7 +83,7 @@ def verify_store(
     if source is None and dataset_kind is not None:
         raise SourceError("--dataset-kind (dataset_kind=) describes a source: give --source (source=), too")
     if isinstance(source, str):
-        source = ComparedSource.open(source, manifest, dataset_kind)
+        source = ComparedSource.open(source, manifest, dataset_kind, sample_ids)
     everything = GenerationCheck(storage, manifest)
     found: list[tuple[str, Problem]] = []  # with the path of the group
     for state, samples in everything.states() if deep else [(manifest, manifest.samples)]:
@@ -89,8 +91,12 @@ def verify_store(
         entries = []
         for sample_id, entry in sorted(samples.items()):
             if sample_ids is None or sample_id in chosen:
-                entries.append((sample_id, entry, source.of(sample_id, entry) if source else None))
-        check = partial(check_sample, storage, source.files if source else None, Columns.of(state))
+                item = Item(sample_id, entry)
+                if source is not None:
+                    item = Item(sample_id, entry, source.of(sample_id, entry), source.found.get(sample_id))
+                entries.append(item)
+        files, tree = (source.files, source.tree) if source else (None, None)
+        check = partial(check_sample, storage, files, tree, Columns.of(state))
         checks = map_in_processes(check, entries, workers, not_checked, executor)
         problems: list[Problem] = []
         for findings in tqdm(checks, total=len(entries), unit="sample", desc="verify", disable=not progress):
@@ -101,6 +107,8 @@ def verify_store(
                     findings.add("", str(error))
             report.samples += 1
             report.any_order += findings.any_order
+            report.parameters += findings.parameters is True
+            report.parameters_left_out += findings.parameters is False
             problems += findings.problems
             for name, tally in findings.fields.items():
                 report.fields.setdefault(name, FieldTally()).add(tally)
