@@ -13,6 +13,7 @@ command lines and the public Python API are used, so that one script drives both
 Exempt, because newer trees record more or differently:
 
 * ``statistics/``, and the statistics of a copy of an earlier generation: statistics belong to a generation;
+* the statistics of parameters, and those that a conversion writes: they are recorded since;
 * ``conversion`` and ``fingerprints`` of a manifest, and ``fields`` of its samples: a store knows what it is;
 * ``rounding`` of a group's attributes: loss is measured;
 * ``zarr_conventions`` of a group's attributes: they are declared;
@@ -38,8 +39,13 @@ import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+import yaml
+
 # Files that only one of the trees may have.
-EXEMPT = re.compile(r"[^/]+/statistics/|staged-first/stats\.|[^/]+/[^/]+\.zarr/zarr\.json\.lock")
+EXEMPT = re.compile(r"[^/]+/statistics/|(?:staged-first|fresh)/stats\.|[^/]+/[^/]+\.zarr/zarr\.json\.lock")
+# Files of statistics, and how those of fields begin.
+STATISTICS = re.compile(r"(stats|recalculated-.*)\.(json|yaml)")
+DOMAINS = ("surface_", "volume_")
 CONVERT = ("convert", "--dataset-kind", "ahmedml", "--source-url", "../data")
 LZ4 = ("--codec", "blosc-lz4:5")
 # Name of a store: the options of its first conversion. Each names its codec: the trees may have other defaults.
@@ -198,6 +204,9 @@ def carry_on(tree: Tree, matrix: Path, batches: list[str]) -> None:
 def without_exempt(path: Path) -> bytes:
     """Bytes of a file without the parts that may differ."""
     content = path.read_bytes()
+    if STATISTICS.fullmatch(path.name):
+        statistics = yaml.safe_load(content)
+        return json.dumps({key: value for key, value in statistics.items() if key.startswith(DOMAINS)}).encode()
     if path.suffix != ".json":
         return content
     document = json.loads(content)
