@@ -41,7 +41,9 @@ def _command(
             with target.open("x") as file:
                 file.write(found.to_yaml())
         except FileExistsError:
-            raise cli.WrongUseError(f"{write} exists; --write does not replace a file") from None
+            raise cli.WrongUseError(
+                f"{write} exists; --write does not replace a file: remove it, or name another"
+            ) from None
     text, document = _summary(found, write), _document(found)
     if error_bounds:
         saved = savings_of_source(found.kinds[0] if found.kinds else found.description, path)

@@ -11,7 +11,7 @@ import pytest
 
 from tests.helpers.small_source import write_source
 from tests.helpers.waiting import wait_for
-from zarr_core import ZarrChunkReader, ZarrPointDataset, build_dataset, write_sample
+from zarr_core import ZarrChunkReader, ZarrPointDataset, build_dataset, stage_store, write_sample
 from zarr_core.convert import convert
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
@@ -36,6 +36,17 @@ def lines_of_the_pages(first: str) -> str:
     blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     (block,) = (block for block in blocks if block.startswith(f"{first}\n"))
     return str(block)
+
+
+def test_a_staged_copy_names_what_it_is_a_copy_of(dataset: ZarrPointDataset, tmp_path: Path) -> None:
+    write_sample(dataset.reader.root, "run_9", ZarrChunkReader(dataset.reader.root).read_sample("run_1"))
+    stage_store(dataset.reader.root, tmp_path / "copy")
+    config = {"kind": "point", "split": "train", "num_surface_points": 8}
+    original, copy = (build_dataset(config | {"root": str(root)}) for root in (dataset.reader.root, tmp_path / "copy"))
+    assert copy.lineage["zarr_core.generation"] == "1"
+    assert copy.lineage["zarr_core.origin"] == f"file://{dataset.reader.root}"
+    assert copy.lineage["zarr_core.origin_generation"] == original.lineage["zarr_core.generation"] != "1"
+    assert "zarr_core.origin" not in original.lineage
 
 
 def test_mlflow_records_the_lineage(dataset: ZarrPointDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -316,7 +316,8 @@ class ZarrPointDataset(BatchDataset):
     def lineage(self) -> dict[str, str]:
         """The data of a training run as tags, for ``mlflow.set_tags`` and the like: place, generation and content.
 
-        With the generation, ``zarr-core log`` and the manifest give the source fingerprint of each sample.
+        With the generation, ``zarr-core log`` and the manifest give the source fingerprint of each sample. A staged
+        copy has generations of its own, so ``origin`` and ``origin_generation`` name what it is a copy of.
         """
         manifest = self.reader.manifest
         tags = {
@@ -326,6 +327,8 @@ class ZarrPointDataset(BatchDataset):
             "generation": manifest.generation,
             "fingerprint": self.fingerprint,
         }
+        if manifest.origin:
+            tags |= {"origin": manifest.origin["store"], "origin_generation": manifest.origin["generation"]}
         return {f"zarr_core.{name}": str(value) for name, value in tags.items()}
 
     @property

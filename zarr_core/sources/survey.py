@@ -144,7 +144,10 @@ def survey(root: str) -> Survey:
     if len(kinds) > 1:
         odd.append(f"{', '.join(kinds)} have the same files; choose the one with your splits")
     if not any(splits.values()):
-        odd.append("no splits: no file such as train.txt or train_design_ids.txt lists samples")
+        odd.append(
+            "no splits: no file such as train.txt or train_design_ids.txt lists samples (a description that is written "
+            "before there are such files does not name them)"
+        )
     return Survey(
         redact(root),
         kinds,

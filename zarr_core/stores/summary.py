@@ -177,6 +177,8 @@ class SampleInfo:
         parameters: of the sample, by name; empty in a matrix.
         batch: of a matrix; "" in a point store.
         row: of a matrix.
+        excluded: whether a blacklist keeps it out of all splits.
+        refused: why its present source was refused, if the sample is of an earlier one; else "".
     """
 
     store: str
@@ -192,6 +194,8 @@ class SampleInfo:
     source: Mapping[str, Any] = field(default_factory=dict)
     batch: str = ""
     row: int | None = None
+    excluded: bool = False
+    refused: str = ""
 
 
 def store_info(store_root: str | os.PathLike[str], *, generation: int | str | None = None) -> StoreInfo:
@@ -251,10 +255,14 @@ def sample_info(
     else:
         entry: SampleEntry = state.samples[sample_id]
         group = SampleGroup(storage, state, sample_id)
+        is_excluded = sample_id in state.excluded
+        refusal = state.quarantine.get(sample_id)
         about = {
             "bytes": entry.bytes,
             "group": entry.relpath,
-            "splits": tuple(split for split, ids in state.splits.items() if sample_id in ids),
+            "splits": tuple(split for split, ids in state.splits.items() if sample_id in ids and not is_excluded),
+            "excluded": is_excluded,
+            "refused": refusal.reason if refusal else "",
             "fingerprint": entry.fingerprint,
             "settings": entry.settings,
             "fields": group.arrays(),

@@ -20,6 +20,7 @@ from tests.helpers.small_source import KIND, write_source
 from tests.helpers.stores import nan, objects, write_broken
 from zarr_core.convert import main
 from zarr_core.errors import RetirementError, SourceError, StoreError
+from zarr_core.info import format_sample
 from zarr_core.points.convert import conversion as convert_module
 from zarr_core.points.convert.conversion import convert, convert_samples, iter_convert
 from zarr_core.points.convert.job import ConversionJob
@@ -36,6 +37,7 @@ from zarr_core.sources.parts import Part
 from zarr_core.sources.selection import select_samples
 from zarr_core.storage import Storage
 from zarr_core.storage.temporary import add_temp_suffix
+from zarr_core.stores.summary import sample_info
 from zarr_core.versioning.generations import commit
 
 SETTINGS = {"chunk_points": 32}
@@ -393,6 +395,52 @@ def test_a_named_sample_that_cannot_be_retired_is_an_error(
     # The platform names what two listings did not find. What has come back since stays.
     request = ConversionRequest("ahmedml", store, root=source, retire_vanished=["run_2", "run_3"])
     assert publish_finished(request).retired == []
+
+
+@pytest.mark.parametrize("verb", [publish, convert])
+def test_a_refusal_ends_when_the_source_is_as_it_was(tmp_path: Path, source: Path, verb: Callable[..., Any]) -> None:
+    store, file = tmp_path / "store", source / "run_2" / "surface_pressure.pt"
+    convert("ahmedml", store, root=source, **SETTINGS)
+    kept = load_manifest(store).samples["run_2"]
+    shutil.copy2(file, tmp_path / "kept.pt")
+    values = torch.load(file)
+    values[0] = float("nan")
+    torch.save(values, file)
+    convert("ahmedml", store, root=source)
+    assert list(load_manifest(store).quarantine) == ["run_2"]
+    assert "refused     a newer source: 1 of" in format_sample(sample_info(store, "run_2"))
+    convert("ahmedml", store, root=source)
+    assert list(load_manifest(store).quarantine) == ["run_2"], "nothing has changed"
+    shutil.copy2(tmp_path / "kept.pt", file)
+    verb("ahmedml", store, root=source)
+    manifest = load_manifest(store)
+    assert (manifest.quarantine, manifest.samples["run_2"]) == ({}, kept)
+    assert sample_info(store, "run_2").refused == ""
+
+
+def test_a_refusal_of_the_same_files_stays(tmp_path: Path, source: Path) -> None:
+    """As when a file was damaged under the same size and time, and was converted by force."""
+    store, file = tmp_path / "store", source / "run_2" / "surface_pressure.pt"
+    convert("ahmedml", store, root=source, **SETTINGS)
+    times = file.stat()
+    file.write_bytes(bytes(times.st_size))
+    os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
+    convert("ahmedml", store, root=source, force=True, sample_ids=["run_2"])
+    convert("ahmedml", store, root=source)
+    assert list(load_manifest(store).quarantine) == ["run_2"]
+
+
+def test_info_shows_that_a_sample_is_excluded(tmp_path: Path) -> None:
+    source = Source(tmp_path)
+    source.write("case_1", "case_2")
+    source.convert()
+    (source.root / "bad.txt").write_text("case_2\n")
+    source.kind.write_text(json.dumps(json.loads(source.kind.read_text()) | {"blacklists": ["bad.txt"]}))
+    source.convert()
+    one, excluded = (sample_info(source.store, sample_id) for sample_id in ("case_1", "case_2"))
+    assert (one.splits, one.excluded) == (("train",), False)
+    assert (excluded.splits, excluded.excluded) == ((), True)
+    assert "splits      none, a blacklist excludes it" in format_sample(excluded)
 
 
 def test_a_description_without_splits_leaves_those_of_the_store(tmp_path: Path) -> None:

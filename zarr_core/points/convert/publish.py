@@ -222,7 +222,7 @@ def _attempt(job: ConversionJob, pending: Pending, current: StoreManifest | None
     keeps_excluded = not source.lists_all_splits or (
         not source.description.blacklists and not selection.splits and bool(taken)
     )
-    refused = without(start.quarantine, vanished | fitting.keys())
+    refused = without(start.quarantine, vanished | fitting.keys() | _restored(job, start))
     after = replace(
         start,
         shuffle_seed=settings.shuffle_seed,
@@ -239,6 +239,21 @@ def _attempt(job: ConversionJob, pending: Pending, current: StoreManifest | None
     )
     after = replace(after, conversion=recorded_conversion(after, settings))
     return _Attempt(current, after, selection, misfits, excess)
+
+
+def _restored(job: ConversionJob, current: StoreManifest) -> set[str]:
+    """Refused samples whose source is again as it was when the store's sample was converted.
+
+    The source was listed after the job found the refusal, so it is the newer state.
+    """
+    restored = set()
+    for sample_id, refusal in current.quarantine.items():
+        sample = job.selection.samples.get(sample_id)
+        if sample is None or refusal != job.refused.get(sample_id) or refusal.fingerprint == sample.fingerprint:
+            continue
+        if job.is_current(current.samples.get(sample_id), sample):
+            restored.add(sample_id)
+    return restored
 
 
 def _not_of_source(selection: Selection, stored: Collection[str]) -> set[str]:

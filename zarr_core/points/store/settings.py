@@ -45,7 +45,7 @@ class ConversionSettings:
     Attributes:
         chunk_points: points per chunk; choose a value close to the number of points that a training step draws.
         shard_points: maximum points per shard, rounded to whole chunks, at least one. By default one shard per array.
-        values_dtype: stored dtype of all fields except positions, which are float32 unless ``field_dtypes`` names them:
+        values_dtype: stored dtype of all fields except positions, which are float32 unless one is given for them alone:
             float16, float32 or float64.
         field_dtypes: stored dtype of individual fields, by canonical name. "default" is the same as no entry; given to
             a conversion, it removes the entry of the store.
