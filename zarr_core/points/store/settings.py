@@ -53,7 +53,8 @@ class ConversionSettings:
             multiple of its standard deviation in the sample, as "1e-3std". Such a field is float32 of fewer digits, and
             compressed, by pcodec unless another codec is chosen. "none" is the same as no entry; given to a conversion,
             it removes the entry of the store.
-        codec: compressor of the chunks, NAME or NAME:LEVEL, as zstd:3; or none.
+        codec: compressor of the chunks, NAME or NAME:LEVEL, as zstd:3; or none. Names are blosc-lz4, blosc-zstd, zstd,
+            bitshuffle-lz4, bitshuffle-zstd and pcodec.
         shuffle_seed: seed of the order of points.
         layout: "directory", a folder per sample with an object per field, or "packed", one object per sample, which has
             no shards.
