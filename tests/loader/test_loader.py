@@ -202,7 +202,16 @@ def test_a_sampler_of_another_dataset_object_is_refused(store: Path) -> None:
     for read in (other, Subset(other, range(10))):
         with pytest.raises(ZarrCoreError, match="made of another dataset object than the ZarrPointDataset"):
             ResumableLoader(read, EpochBatchSampler.of(dataset, 4))
-    # Wrappers of the same object, and datasets without epochs, are read as before.
+
+    # Wrappers of the same object, in any attribute, and datasets without epochs, are read as before.
+    class Wrapper:
+        def __init__(self) -> None:
+            self.inner = dataset
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.inner, name)
+
+    ResumableLoader(Wrapper(), EpochBatchSampler.of(dataset, 4))
     ResumableLoader(Subset(dataset, range(10)), EpochBatchSampler.of(dataset, 4))
     ResumableLoader(TensorDataset(torch.arange(26)), EpochBatchSampler.of(NUMBERS, 4))
 

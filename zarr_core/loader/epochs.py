@@ -50,14 +50,14 @@ class DatasetEpochs:
         self._showing = [one for one in reached if getattr(one, "epoch", None) == epoch]
 
     def check_dataset(self, dataset: Any) -> None:
-        """Raise ZarrCoreError if this sets the epochs of other objects than those within a dataset that is read."""
-        ours = {id(one) for one in _with_epoch(self._dataset, _wrapped)}
-        for one in _with_epoch(dataset, _wrapped):
-            if id(one) not in ours:
-                raise ZarrCoreError(
-                    f"the sampler was made of another dataset object than the {type(one).__name__} that is read, whose "
-                    "draws would not follow the epochs; use EpochBatchSampler.of(dataset, ...) with this object"
-                )
+        """Raise ZarrCoreError if a dataset that is read has nothing in common with the one whose epochs are set."""
+        read = _within(dataset)
+        takes_epochs = [one for one in read if callable(getattr(one, "set_epoch", None))]
+        if takes_epochs and not {id(one) for one in read} & {id(one) for one in _within(self._dataset)}:
+            raise ZarrCoreError(
+                f"the sampler was made of another dataset object than the {type(takes_epochs[0]).__name__} that is "
+                "read, whose draws would not follow the epochs; use EpochBatchSampler.of(dataset, ...) with this object"
+            )
 
     def check(self, epoch: int) -> None:
         """Raise ZarrCoreError if a dataset has another epoch than the one that is being iterated over."""
@@ -114,6 +114,18 @@ def _with_epoch(dataset: Any, within: Callable[[Any], Iterable[Any]]) -> list[An
             found.append(one)
         else:
             waiting += within(one)
+    return found
+
+
+def _within(dataset: Any) -> list[Any]:
+    """A dataset and all that it holds."""
+    found, waiting, visited = [], [dataset], set()
+    while waiting:
+        one = waiting.pop()
+        if id(one) not in visited:
+            visited.add(id(one))
+            found.append(one)
+            waiting += _held(one)
     return found
 
 
