@@ -340,7 +340,10 @@ def test_a_sample_without_the_parameter_is_named(store: str, tmp_path: Path) -> 
     for sample_id, parameters in (("a", {"drag": 1.0}), ("b", {})):
         write_sample(place, sample_id, {"surface_position": np.ones((3, 3))}, split="train", parameters=parameters)
     dataset = build_dataset({"kind": "point", "root": place, "split": "train", "parameters": ["drag"]})
-    with pytest.raises(UnknownFieldError, match=r"store, b: no parameter 'drag'; the sample's parameters are none"):
+    with pytest.raises(
+        UnknownFieldError,
+        match=r"store, b: no parameter 'drag'; the sample's parameters are none. Choose .*\(sample_ids\)",
+    ):
         next(iter(DataLoader(dataset, batch_size=2)))
 
 

@@ -180,7 +180,10 @@ class Items:
         for name in self._parameters:
             if name not in given:
                 known = ", ".join(given) or "none"
-                raise UnknownFieldError(f"{where}: no parameter {name!r}; the sample's parameters are {known}")
+                raise UnknownFieldError(
+                    f"{where}: no parameter {name!r}; the sample's parameters are {known}. Choose samples that have it "
+                    "(sample_ids), or add it at the source and convert again"
+                )
             value = given[name]
             numbers = recorded_numbers(value)
             if numbers is None:
