@@ -196,7 +196,12 @@ def _listing_events(
     if not changes.vanished and not known.registered and not changes.new:
         return []
     version = last.version
-    if version is None or changes.vanished or listing.documents_digest != last.documents:
+    documents_changed = listing.documents_digest != last.documents
+    if version is not None and changes.pending.gone_once and (documents_changed or changes.vanished):
+        # A next listing tells whether these samples have vanished as well. If this one had the new version already, a
+        # manifest that is made in between would be up to date then, and nothing would retire them.
+        return []
+    if version is None or changes.vanished or documents_changed:
         version = listing.version
     counts = listing_counts(listing) if look.whole else last.counts or ""
     if version == last.version and counts == last.counts:

@@ -205,19 +205,46 @@ def test_the_listing_shows_the_counts_of_now(trial: Trial, watcher: Watcher) -> 
     assert observed(watcher.tick(), "source_listing") == []
 
 
-def test_a_changed_split_file_is_observed(trial: Trial, tmp_path: Path) -> None:
-    kind = tmp_path / "mine.yaml"
+def with_split_files(trial: Trial, folder: Path) -> Watcher:
+    """A watcher of a kind whose splits are files."""
+    kind = folder / "mine.yaml"
     kind.write_text(
         "name: mine\nsamples: run_*\nfiles:\n  surface_position: surface_position_vtp.pt\n"
         "  surface_pressure: surface_pressure.pt\n"
     )
-    watcher = Watcher(Trial(trial.dataset.model_copy(update={"kind": str(kind)}), trial.instance))
+    return Watcher(Trial(trial.dataset.model_copy(update={"kind": str(kind)}), trial.instance))
+
+
+def test_a_changed_split_file_is_observed(trial: Trial, tmp_path: Path) -> None:
+    watcher = with_split_files(trial, tmp_path)
     write_run(trial.source, 1)
     watcher.settle()
     assert observed(watcher.tick(), "source_listing") == []
     (trial.source / "train_design_ids.txt").write_text("run_1\n")
     assert observed(watcher.tick(), "source_listing") == [None]
     assert observed(watcher.tick(), "source_listing") == []
+
+
+@pytest.mark.parametrize("vanishes", [True, False])
+def test_split_files_and_samples_that_go_together_are_one_change(trial: Trial, tmp_path: Path, vanishes: bool) -> None:
+    """A manifest that is made between the two listings must not be up to date with the second one."""
+    watcher = with_split_files(trial, tmp_path)
+    for number in (1, 2):
+        write_run(trial.source, number)
+    (trial.source / "train_design_ids.txt").write_text("run_1\nrun_2\n")
+    watcher.settle()
+    before = latest_listing(trial.instance, trial.dataset.listing_key)
+    folder = trial.source / "run_2"
+    folder.rename(folder.with_name(".gone"))
+    (trial.source / "train_design_ids.txt").write_text("run_1\n")
+    assert observed(watcher.tick(), "source_listing") == []
+    if not vanishes:
+        folder.with_name(".gone").rename(folder)
+    assert observed(watcher.tick(), "source_listing") == [None]
+    after = latest_listing(trial.instance, trial.dataset.listing_key)
+    assert after.version != before.version
+    assert observed(watcher.tick(), "source_listing") == []
+    assert trial.samples() == ["run_1"] + ["run_2"] * (not vanishes)
 
 
 def test_samples_outside_the_declared_splits_are_not_registered(trial: Trial) -> None:
