@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import yaml
 
+from tests.helpers.beta_matrix import write_matrix
 from tests.helpers.drivaernet_store import CHUNK, FIELDS, IDS
 from tests.helpers.published_store import make_samples, write_published_store
 
@@ -40,3 +41,10 @@ def root(samples: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> P
             )
     (store / "stats.yaml").write_text(yaml.safe_dump(statistics))
     return store
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> tuple[str, np.ndarray]:
+    url = str(tmp_path / "matrix")
+    _, beta = write_matrix(url)
+    return url, beta

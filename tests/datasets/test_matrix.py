@@ -1,13 +1,11 @@
-"""Training from a wide matrix: tensors, batches, memory maps, and resuming."""
+"""Training from a wide matrix: tensors, batches, selections, and resuming."""
 
 from __future__ import annotations
 
-import errno
 import json
-import os
 import pickle
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import date
 from functools import partial
 from pathlib import Path
@@ -21,36 +19,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
+from tests.helpers.beta_matrix import FEATURES, write_matrix
 from tests.helpers.examples import examples
 from tests.helpers.odd_arrays import WithUnit
 from zarr_core import EpochBatchSampler, MatrixDataset, ResumableLoader, m_values
 from zarr_core.errors import MatrixError, UnknownFieldError, ZarrCoreError
 from zarr_core.matrix import WideMatrix
 from zarr_core.storage.byte_ranges import CountingObjects, open_objects
-
-FEATURES = [f"cg{number:03d}" for number in range(50)]
-
-
-def write_matrix(url: str | Path, batches: Sequence[int] = (3, 5, 4)) -> tuple[WideMatrix, np.ndarray]:
-    """A matrix of these batches, and its beta values, (samples, features)."""
-    matrix = WideMatrix.create(url, FEATURES, shard_rows=2, chunk_features=16, column_chunk=(8, 4))
-    random = np.random.default_rng(0)
-    tables = []
-    for number, size in enumerate(batches):
-        beta = random.uniform(-0.002, 1.002, (size, len(FEATURES))).astype("float32")
-        beta[random.random(beta.shape) < 0.1] = np.nan
-        beta[:, 7] = np.nan  # a feature without measurements
-        ids = [f"b{number}s{sample}" for sample in range(size)]
-        matrix.append(f"b{number}", ids, {"beta": beta, "coverage": np.full_like(beta, 30)})
-        tables.append(beta)
-    return matrix, np.concatenate(tables)
-
-
-@pytest.fixture
-def written(tmp_path: Path) -> tuple[str, np.ndarray]:
-    url = str(tmp_path / "matrix")
-    _, beta = write_matrix(url)
-    return url, beta
 
 
 def counting(counters: list[CountingObjects], root: str) -> CountingObjects:
@@ -347,84 +322,6 @@ def test_a_recreated_matrix_is_not_taken_for_the_old_one(s3_root: str, tmp_path:
     matrix = WideMatrix.create(s3_root, FEATURES, shard_rows=2, chunk_features=16, column_chunk=(8, 4))
     matrix.append("b0", ["b0s0"], {"beta": beta[5:6], "coverage": beta[5:6]})
     np.testing.assert_array_equal(MatrixDataset(s3_root, **cached).to_numpy(), beta[5:6])
-
-
-def test_a_full_disk_is_an_error_before_a_cell_is_written(
-    written: tuple[str, np.ndarray], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    reserved = []
-
-    def full(file: int, start: int, size: int) -> None:
-        reserved.append((start, size))
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(os, "posix_fallocate", full)
-    dataset = MatrixDataset(written[0])
-    with pytest.raises(OSError, match=r"No space left on device: .*all\.npy\.tmp"):
-        dataset.to_memmap(tmp_path / "maps" / "all.npy")
-    assert reserved == [(0, 128 + 4 * len(dataset) * dataset.n_features)], "the header and all cells"
-    assert [path.name for path in (tmp_path / "maps").iterdir() if path.suffix != ".lock"] == []
-
-
-def test_a_memory_map_is_written_once(written: tuple[str, np.ndarray], tmp_path: Path) -> None:
-    url, beta = written
-    path = tmp_path / "maps" / "all.npy"
-    mapped = MatrixDataset(url).to_memmap(path)
-    assert isinstance(mapped, np.memmap)
-    np.testing.assert_array_equal(mapped, beta)
-    np.testing.assert_array_equal(np.load(path), beta, "any reader of .npy reads it")
-    made = path.stat().st_mtime_ns, path.stat().st_ino
-    MatrixDataset(url).to_memmap(path)
-    assert (path.stat().st_mtime_ns, path.stat().st_ino) == made
-    few = MatrixDataset(url, ["b2s0"], FEATURES[:3])
-    np.testing.assert_array_equal(few.to_memmap(path), beta[8:9, :3])
-    np.testing.assert_array_equal(mapped, beta, "who has the old one mapped keeps it")
-
-
-def test_a_complete_memory_map_is_read_from_a_folder_without_write_permission(
-    written: tuple[str, np.ndarray], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    url, beta = written
-    MatrixDataset(url).to_memmap(tmp_path / "maps" / "all.npy")
-
-    def refused(path: str) -> None:
-        raise PermissionError(13, "Permission denied", path)
-
-    monkeypatch.setattr("zarr_core.datasets.memory_map.FileLock", refused)
-    np.testing.assert_array_equal(MatrixDataset(url).to_memmap(tmp_path / "maps" / "all.npy"), beta)
-    with pytest.raises(PermissionError, match=r"other\.npy\.lock"):
-        MatrixDataset(url).to_memmap(tmp_path / "maps" / "other.npy")
-
-
-@pytest.mark.parametrize("harm", ["flip", "cut", "no description", "description of nothing"])
-def test_a_damaged_memory_map_is_never_returned(written: tuple[str, np.ndarray], tmp_path: Path, harm: str) -> None:
-    url, beta = written
-    path = tmp_path / "all.npy"
-    MatrixDataset(url).to_memmap(path)
-    data = bytearray(path.read_bytes())
-    if harm == "flip":
-        data[-5] ^= 1
-        path.write_bytes(data)
-    elif harm == "cut":
-        path.write_bytes(data[:-8])
-    elif harm == "description of nothing":
-        path.with_name("all.npy.json").write_text("{")
-    else:
-        path.with_name("all.npy.json").unlink()
-        with pytest.raises(ZarrCoreError, match="choose another path"):
-            MatrixDataset(url).to_memmap(path)
-        return
-    np.testing.assert_array_equal(MatrixDataset(url).to_memmap(path), beta)
-
-
-def test_large_selections_are_written_block_by_block(
-    written: tuple[str, np.ndarray], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    url, beta = written
-    monkeypatch.setattr("zarr_core.datasets.memory_map._BLOCK_BYTES", 2 * 50 * 4)
-    dataset = MatrixDataset(url)
-    np.testing.assert_array_equal(dataset.to_memmap(tmp_path / "all.npy"), beta)
-    np.testing.assert_allclose(np.delete(dataset.feature_means(), 7), np.nanmean(np.delete(beta, 7, 1), 0), rtol=1e-5)
 
 
 @settings(max_examples=examples(30))

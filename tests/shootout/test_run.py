@@ -8,10 +8,6 @@ import json
 import math
 import os
 import re
-import shlex
-import signal
-import time
-from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -20,67 +16,26 @@ from typing import Any
 
 import pytest
 
-from tests.helpers.matrices import FEATURES, SMALL, append
-from tests.helpers.small_source import KIND, write_source
-from zarr_core.__main__ import main as zarr_core_main
-from zarr_core.errors import StoreError, ZarrCoreError
+from tests.helpers.small_shootout import run_commands, shootout
+from tests.helpers.small_source import KIND
+from zarr_core.errors import ZarrCoreError
 from zarr_core.matrix import WideMatrix
-from zarr_core.points.convert.conversion import convert
 from zarr_core.points.store.head import load_manifest
-from zarr_core.shootout import candidates, loading, run, run_shootout, tiers, turns, workload
-from zarr_core.shootout.__main__ import _tiers, main
+from zarr_core.shootout import candidates, loading, run, run_shootout, turns, workload
+from zarr_core.shootout.__main__ import main
 from zarr_core.shootout.candidates import COLUMNS, LOSSY, OURS, Candidate, Loader, candidate, chunk_sizes
 from zarr_core.shootout.formats import Entry
 from zarr_core.shootout.formats.files import Window
 from zarr_core.shootout.measurement import Case, Measurement, Measurements
 from zarr_core.shootout.page import render_page
-from zarr_core.shootout.planner import MeasurementError, Planner
+from zarr_core.shootout.planner import Planner
 from zarr_core.shootout.request import ShootoutRequest
 from zarr_core.shootout.tiers import Tier
 from zarr_core.shootout.verdict import judge
-from zarr_core.storage import Storage
+
+pytestmark = pytest.mark.usefixtures("quick")
 
 _WORKERS = run._Run._workers
-
-
-@pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("shootout")
-    write_source(root / "source", surface=200, volume=600)
-    convert(KIND, root / "store", source_url=str(root / "source"), chunk_points=64, codec="none")
-    return root / "store"
-
-
-@pytest.fixture(scope="module")
-def matrix(tmp_path_factory: pytest.TempPathFactory) -> WideMatrix:
-    made = WideMatrix.create(tmp_path_factory.mktemp("matrix") / "betas", FEATURES, {"beta": "float32"}, **SMALL)
-    append(made, "first", 6)
-    return made
-
-
-@pytest.fixture(autouse=True)
-def _quick(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
-    """No DataLoader workers, which take a second to start, few turns, and repetitions of one batch."""
-    monkeypatch.setattr(run._Run, "_workers", lambda *_: ())
-    monkeypatch.setattr(run, "_REPETITIONS", 2)
-    monkeypatch.setattr(turns, "_TURNS", 2)
-    monkeypatch.setattr(turns, "_TURNS_OF_ALL", 1)
-    monkeypatch.setattr(run, "_SHORTEST", 0.0)
-    monkeypatch.setattr(run, "_PART", 0.0)
-    monkeypatch.setattr("os.fsync", lambda _: None)
-
-
-def shootout(store: Path, tmp_path: Path, **options: Any) -> dict[str, Any]:
-    (tmp_path / "tier").mkdir(exist_ok=True)
-    arguments: dict[str, Any] = {
-        "budget": 60.0,
-        "num_surface_points": 32,
-        "num_volume_points": 64,
-        "batch_size": 2,
-        "samples": 2,
-        **options,
-    }
-    return run_shootout(str(store), {"scratch": str(tmp_path / "tier")}, tmp_path / "out", **arguments)
 
 
 def test_page_and_json_of_a_small_store(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,12 +116,6 @@ def test_page_and_command_of_a_small_matrix(matrix: WideMatrix, tmp_path: Path) 
     page = (tmp_path / "out" / "shootout.html").read_text()
     assert "Samples of 20 features per second, by format" in page
     run_commands(verdict["command"])
-
-
-def run_commands(text: str) -> None:
-    commands = [shlex.split(line) for line in text.splitlines() if line.startswith("zarr-core ")]
-    assert commands
-    assert [zarr_core_main(command[1:]) for command in commands] == [0] * len(commands)
 
 
 def test_epochs_from_storage_are_measured_if_the_data_exceed_the_memory(
@@ -389,75 +338,6 @@ def test_the_commands_of_a_verdict_run(store: Path, tmp_path: Path, format: str,
     assert (tmp_path / written).is_file()
 
 
-def test_a_matrix_on_the_tier_is_copied_beside_itself(matrix: WideMatrix, tmp_path: Path) -> None:
-    folder = Path(matrix.url).parent
-    tier = {"name": "scratch", "url": str(folder), "local": True}
-    options = ShootoutRequest(matrix.url, {"scratch": str(folder)}, num_features=20)
-    facts = run.take_workload(options, tmp_path).facts
-    rows, columns = (
-        Measurement("scratch", candidate(candidates.MATRIX_ENTRIES[place], "zstd:3", 50, "features"), reads, [2.0])
-        for place, reads in ((0, "samples"), (-1, "features"))
-    )
-    run_commands(judge(Case([rows, columns], {"scratch": tier}, facts, {}, batch_size=2))["command"])
-    assert WideMatrix.open(folder / "betas-50-zstd-3").shape == matrix.shape
-
-
-def test_a_budget_that_is_used_up_is_named(store: Path, tmp_path: Path) -> None:
-    with pytest.raises(ZarrCoreError, match="nothing was measured; draws: .npy, on scratch: about 3.0 s are needed"):
-        shootout(store, tmp_path, budget=0.5, formats=[".npy"])
-    assert list((tmp_path / "tier").iterdir()) == []
-
-
-def test_folders_are_removed_after_a_failure(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def failing(*_: Any) -> None:
-        assert len(list((tmp_path / "tier").iterdir())) == 1
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(Tier, "put", failing)
-    with pytest.raises(KeyboardInterrupt):
-        shootout(store, tmp_path, formats=[".npy"])
-    assert list((tmp_path / "tier").iterdir()) == []
-
-
-def test_folders_are_removed_when_a_scheduler_ends_the_job(
-    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    before = signal.getsignal(signal.SIGTERM)
-    monkeypatch.setattr(Tier, "put", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
-    try:
-        arguments = [str(store), "--tiers", f"a={tmp_path}", "--formats", ".npy", "--output", str(tmp_path / "out")]
-        assert main([*arguments, "--quiet"]) == 130
-    finally:
-        signal.signal(signal.SIGTERM, before)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_tier_on_a_url_is_copied_to_and_emptied(tmp_path: Path) -> None:
-    (tmp_path / "copy" / "a").mkdir(parents=True)
-    (tmp_path / "copy" / "a" / "b").write_bytes(b"123")
-    with Tier("bucket", "memory://shootout-tier") as tier:
-        tier.put("npy", tmp_path / "copy")
-        assert Storage(tier.place("npy")).read("a/b") == b"123"
-        assert not tier.drop_from_cache("npy")
-    assert Storage("memory://shootout-tier").list() == {}
-
-
-def test_a_tier_that_does_not_exist_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match="tier work: .*absent is not a folder"):
-        Tier("work", str(tmp_path / "absent"))
-
-
-def test_a_tier_without_a_name_is_named_without_its_password(tmp_path: Path) -> None:
-    url = "s3://user:hunter2@bucket/t"
-    ((name, place),) = _tiers([url]).items()
-    assert place == url
-    assert name.startswith("s3://")
-    assert "hunter2" not in name
-    with pytest.raises(StoreError, match="was given with a password") as refused:
-        Tier(url, "memory://x")
-    assert "hunter2" not in str(refused.value)
-
-
 def test_an_output_that_cannot_be_written_is_an_error_before_the_work(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -532,43 +412,6 @@ def test_a_matrix_is_read_until_the_time_is_used_up(matrix: WideMatrix, tmp_path
     options = ShootoutRequest(matrix.url, {"a": "b"}, num_features=20, batch_size=2)
     assert run.take_workload(options, tmp_path / "all").facts["samples"] == 6
     assert run.take_workload(options, tmp_path / "in time", end=0).facts["samples"] == 2
-
-
-def test_a_tier_too_slow_for_a_copy_is_named_and_the_others_are_measured(
-    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    skipped, begun = [0.0], []
-
-    def stuck(storage: Storage, name: str, data: bytes) -> Future[None]:
-        begun.append(name)
-        skipped[0] += 20
-        return Future()
-
-    monkeypatch.setattr(Tier, "clock", staticmethod(lambda: time.monotonic() + skipped[0]))
-    monkeypatch.setattr(Storage, "begin_write", stuck)
-    (tmp_path / "disk").mkdir()
-    tiers = {"bucket": "memory://shootout-slow", "disk": str(tmp_path / "disk")}
-    options: dict[str, Any] = {"budget": 60.0, "samples": 2, "batch_size": 2, "formats": [".npy", "pickle"]}
-    report = run_shootout(str(store), tiers, tmp_path / "out", **options)
-    assert {row["tier"] for row in report["measurements"]} == {"disk"}
-    reasons = {each["what"]: each["reason"] for each in report["not_measured"]}
-    for name in ("draws: .npy, on bucket", "draws: pickle, on bucket", "samples: .npy, on bucket"):
-        assert re.fullmatch(r"bucket is too slow: .* could not be written within 15\.0 s", reasons[name])
-    assert len(begun) <= 8, "no copy was begun after the first one"
-    assert Storage("memory://shootout-slow").list() == {}
-
-
-def test_a_local_tier_ends_within_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tiers, "_PIECE", 1)
-    (tmp_path / "copy").mkdir()
-    (tmp_path / "copy" / "a").write_bytes(b"12345678")
-    ticks = itertools.count()
-    monkeypatch.setattr(Tier, "clock", staticmethod(lambda: float(next(ticks))))
-    with Tier("disk", str(tmp_path)) as tier:
-        with pytest.raises(MeasurementError, match="disk is too slow: 8 B could not be written within 5.0 s"):
-            tier.put("npy", tmp_path / "copy", 5.0)
-        assert next(ticks) == 6
-        assert list(Storage(tier.root).list()) == ["probe"]
 
 
 def test_chunk_sizes_are_at_least_one_and_at_most_a_sample() -> None:
