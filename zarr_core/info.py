@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import starmap
 from typing import Annotated
 
 from zarr_core._util import command_line as cli
@@ -10,7 +11,7 @@ from zarr_core._util.commands import shell
 from zarr_core._util.units import format_duration, format_size
 from zarr_core.points.store.footprint import USD_PER_MILLION_GETS
 from zarr_core.stores.layouts import LayoutInfo
-from zarr_core.stores.summary import SampleInfo, SplitInfo, StoreInfo, sample_info, store_info
+from zarr_core.stores.summary import Range, SampleInfo, SplitInfo, StoreInfo, sample_info, store_info
 
 __all__ = ["SampleInfo", "StoreInfo", "sample_info", "store_info"]
 
@@ -45,7 +46,6 @@ def _command(
 def format_store(info: StoreInfo) -> str:
     """Summary of a store in a few lines, and a table of its fields."""
     kind = "wide matrix" if info.kind == "matrix" else f"point store of {info.name}"
-    settings = {key: value for key, value in info.settings.items() if value not in ("", [], {})}
     size = f" ({format_size(info.bytes)})" if info.bytes else ""
     lines = {
         "store": f"{info.store}, {kind}",
@@ -54,15 +54,12 @@ def format_store(info: StoreInfo) -> str:
         "copy of": _listed("{} {}", info.origin),
         "samples": f"{info.samples:,}{size}",
         "batches": _listed("{} ({:,})", info.batches),
-        "metadata": "; ".join(f"of {kind}: {', '.join(columns)}" for kind, columns in info.metadata.items()),
-        "splits": ", ".join(_split(name, split) for name, split in info.splits.items()),
+        "metadata": "; ".join(starmap(_metadata, info.metadata.items())),
+        "splits": ", ".join(starmap(_split, info.splits.items())),
         "retired": _retired(info),
-        "points": "; ".join(
-            f"{domain}: {points.least:,} to {points.most:,} per sample, {points.total:,} in all"
-            for domain, points in info.points.items()
-        ),
-        "layout": "; ".join(_layout(name, layout) for name, layout in info.layouts.items()),
-        "settings": ", ".join(f"{key} {_text(value)}" for key, value in settings.items()),
+        "points": "; ".join(starmap(_points, info.points.items())),
+        "layout": "; ".join(starmap(_layout, info.layouts.items())),
+        "settings": _settings(info.settings),
     }
     if info.kind == "matrix":
         lines["samples"] += f" x {info.features:,} features, {info.column_major:,} samples in the column-major copy"
@@ -120,6 +117,29 @@ def _listed(template: str, items: Mapping[str, object]) -> str:
     return ", ".join(template.format(name, value) for name, value in items.items())
 
 
+def _metadata(kind: str, columns: Sequence[str]) -> str:
+    return f"of {kind}: {', '.join(columns)}"
+
+
+def _points(domain: str, points: Range) -> str:
+    return f"{domain}: {points.least:,} to {points.most:,} per sample, {points.total:,} in all"
+
+
+def _settings(settings: Mapping[str, object]) -> str:
+    """Those that have a value."""
+    parts = []
+    for name, value in settings.items():
+        if isinstance(value, dict):
+            text = " ".join(f"{field}={of_field}" for field, of_field in value.items())
+        elif isinstance(value, list):
+            text = " or ".join(map(str, value))
+        else:
+            text = str(value)
+        if text:
+            parts.append(f"{name} {text}")
+    return ", ".join(parts)
+
+
 def _split(name: str, split: SplitInfo) -> str:
     missing = f", {split.missing:,} not in the store" if split.missing else ""
     return f"{name} ({split.samples:,}{missing})"
@@ -163,12 +183,6 @@ def _statistics(info: StoreInfo) -> str:
 
 def _aligned(lines: Mapping[str, str]) -> str:
     return "\n".join(f"{name:<12}{text}" for name, text in lines.items() if text)
-
-
-def _text(value: object) -> str:
-    if isinstance(value, dict):
-        return " ".join(f"{name}={of_name}" for name, of_name in value.items())
-    return " or ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 main = cli.program(app, __name__)

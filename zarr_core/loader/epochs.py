@@ -51,12 +51,12 @@ class DatasetEpochs:
 
     def check_dataset(self, dataset: Any) -> None:
         """Raise ZarrCoreError if a dataset that is read has nothing in common with the one whose epochs are set."""
-        read = _within(dataset)
-        takes_epochs = [one for one in read if callable(getattr(one, "set_epoch", None))]
-        if takes_epochs and not {id(one) for one in read} & {id(one) for one in _within(self._dataset)}:
+        read = _reached(dataset, _held)
+        in_common = set(map(id, read)).intersection(map(id, _reached(self._dataset, _held)))
+        if not in_common and any(map(_takes_epochs, read)):
             raise ZarrCoreError(
-                f"the sampler was made of another dataset object than the {type(takes_epochs[0]).__name__} that is "
-                "read, whose draws would not follow the epochs; use EpochBatchSampler.of(dataset, ...) with this object"
+                f"the sampler was made of another dataset object than the {type(dataset).__name__} that is read, whose "
+                "draws would not follow the epochs; use EpochBatchSampler.of(dataset, ...) with this object"
             )
 
     def check(self, epoch: int) -> None:
@@ -104,29 +104,27 @@ def count_repetitions(dataset: Any) -> None:
 
 def _with_epoch(dataset: Any, within: Callable[[Any], Iterable[Any]]) -> list[Any]:
     """The outermost objects that have ``set_epoch``."""
-    found, waiting, visited = [], [dataset], set()
-    while waiting:
-        one = waiting.pop()
-        if id(one) in visited:
-            continue
-        visited.add(id(one))
-        if callable(getattr(one, "set_epoch", None)):
-            found.append(one)
-        else:
-            waiting += within(one)
-    return found
+
+    def below(one: Any) -> Iterable[Any]:
+        return () if _takes_epochs(one) else within(one)
+
+    return list(filter(_takes_epochs, _reached(dataset, below)))
 
 
-def _within(dataset: Any) -> list[Any]:
-    """A dataset and all that it holds."""
-    found, waiting, visited = [], [dataset], set()
+def _takes_epochs(dataset: Any) -> bool:
+    return callable(getattr(dataset, "set_epoch", None))
+
+
+def _reached(dataset: Any, below: Callable[[Any], Iterable[Any]]) -> list[Any]:
+    """A dataset and all that is below it, each object once."""
+    found: dict[int, Any] = {}
+    waiting = [dataset]
     while waiting:
         one = waiting.pop()
-        if id(one) not in visited:
-            visited.add(id(one))
-            found.append(one)
-            waiting += _held(one)
-    return found
+        if id(one) not in found:
+            found[id(one)] = one
+            waiting += below(one)
+    return list(found.values())
 
 
 def _wrapped(dataset: Any) -> list[Any]:

@@ -145,8 +145,8 @@ def survey(root: str) -> Survey:
         odd.append(f"{', '.join(kinds)} have the same files; choose the one with your splits")
     if not any(splits.values()):
         odd.append(
-            "no splits: no file such as train.txt or train_design_ids.txt lists samples (a description that is written "
-            "before there are such files does not name them)"
+            "no splits: no file such as train.txt or train_design_ids.txt lists samples; make such files before the "
+            "description, which names them"
         )
     return Survey(
         redact(root),

@@ -173,6 +173,19 @@ PINNED = [
 ]
 
 
+def test_draws_of_whole_chunks_repeat_as_the_documentation_says() -> None:
+    """docs/choosing.md, "Chunks and the variety of draws"."""
+
+    def equal_pairs(chunk_points: int) -> float:
+        drawn = [frozenset(draw(5312, chunk_points, 2048, epoch=epoch).indices().tolist()) for epoch in range(300)]
+        times = Counter(drawn).values()
+        return sum(n * (n - 1) for n in times) / (300 * 299)
+
+    assert equal_pairs(2048) == pytest.approx(1 / 7, abs=0.03)
+    assert equal_pairs(4096) < 0.001
+    assert block_count(3_000_000, 16_384, 16_384) == 183
+
+
 def test_draws_never_change() -> None:
     """Published results rest on these numbers: a change here is a new format of draws, not a fix of this test."""
     assert draw(28_504, 4_096, 3_586, seed=0, epoch=0, sample_id="param1/abc", stream="volume").runs == PINNED[0]

@@ -64,7 +64,7 @@ def test_parameters_of_a_kind_of_ones_own_need_it(tmp_path: Path) -> None:
     (place.root / "case_1" / "params.json").write_text('{"drag": 0.75}')
     without = verify_store(str(place.store), source=str(place.root))
     assert without.ok
-    assert "not the parameters of 1 samples (give --dataset-kind)" in format_report(without)
+    assert "not the parameters of 1 samples (give --dataset-kind of the source)" in format_report(without)
     report = verify_store(str(place.store), source=str(place.root), dataset_kind=str(place.kind))
     assert messages(report) == ["case_1: parameter 'drag' is 0.5, that of its source 0.75"]
     shutil.rmtree(place.root / "case_1")

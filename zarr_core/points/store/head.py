@@ -8,6 +8,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from itertools import chain
+from typing import Any
 from weakref import WeakValueDictionary
 
 from zarr_core.format.names import listed_id
@@ -40,7 +41,9 @@ def changes(before: StoreManifest | None, after: StoreManifest) -> list[Change]:
             done["quarantined"].append(sample_id)
     found = []
     for what, ids in done.items():
-        settings = {after.samples[i].settings for i in ids} if what in ("added", "replaced") else set()
+        settings = set()
+        if what in ("added", "replaced"):
+            settings = {after.samples[i].settings for i in ids}
         note = f"settings {', '.join(sorted(settings))}" if any(settings) else ""
         if ids:
             found.append(Change(what, tuple(sorted(ids)), note))
@@ -55,29 +58,37 @@ def changes(before: StoreManifest | None, after: StoreManifest) -> list[Change]:
 
 def _described(state: StoreManifest, replaced: Collection[str]) -> dict[str, object]:
     """What a state says besides its samples. The grids are those of the samples that a commit replaced."""
-    grids = [grid for i in replaced for grid in state.samples[i].domains.values()]
-    current = state.conversion.settings.get(state.conversion.current, {}) if state.conversion else {}
+    chunks: set[int] = set()
+    shards: set[int] = set()
+    for sample_id in replaced:
+        for grid in state.samples[sample_id].domains.values():
+            chunks.add(grid.chunk_points)
+            shards.add(grid.shard_points)
+    settings = "not recorded"
+    current: Mapping[str, Any] = {}
+    if state.conversion is not None:
+        settings = state.conversion.current
+        current = state.conversion.settings.get(settings, {})
     return {
         "dataset name": state.dataset_name,
         "kind": state.dataset_kind,
-        "settings": state.conversion.current if state.conversion else "not recorded",
+        "settings": settings,
         "shuffle seed": state.shuffle_seed,
         "values dtype": state.values_dtype,
-        "dtypes of single fields": _of_fields(current.get("field_dtypes")),
-        "error bounds": _of_fields(current.get("max_errors")),
+        "dtypes of single fields": _listed(current.get("field_dtypes", {})) or "none",
+        "error bounds": _listed(current.get("max_errors", {})) or "none",
         "layout": current.get("layout", ConversionSettings.layout),
         "codec": state.compressor,
-        "points per chunk": _range({grid.chunk_points for grid in grids}),
-        "points per shard": _range({grid.shard_points for grid in grids}),
-        "fields": ", ".join(f"{name} {column.dtype}" for name, column in state.fields.items()),
-        "splits": ", ".join(f"{name} {len(ids)}" for name, ids in state.splits.items()),
+        "points per chunk": _range(chunks),
+        "points per shard": _range(shards),
+        "fields": _listed({name: column.dtype for name, column in state.fields.items()}),
+        "splits": _listed({name: len(ids) for name, ids in state.splits.items()}),
         "excluded": len(state.excluded),
     }
 
 
-def _of_fields(setting: Mapping[str, object] | None) -> str:
-    """A setting that has a value for some fields."""
-    return ", ".join(f"{name} {value}" for name, value in (setting or {}).items()) or "none"
+def _listed(values: Mapping[str, object]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in values.items())
 
 
 def _range(numbers: Collection[int]) -> str:
@@ -157,12 +168,14 @@ def _with_split_files(manifest: StoreManifest, storage: Storage) -> StoreManifes
         listed = read_lines(storage, split_list(split))
         if listed is not None:
             splits[split] = listed
-    ids = {*manifest.samples, *chain.from_iterable(splits.values())}
-    depths = {sample_id.count("/") + 1 for sample_id in ids}
+    depths = set()
+    for sample_id in chain(manifest.samples, *splits.values()):
+        depths.add(sample_id.count("/") + 1)
     excluded = set(manifest.excluded)
     for name in BLACKLISTS:
         for line in read_lines(storage, name) or ():
-            excluded.update(listed_id(line, depth) for depth in depths)
+            for depth in depths:
+                excluded.add(listed_id(line, depth))
     return replace(manifest, splits=splits, excluded=frozenset(excluded))
 
 

@@ -57,7 +57,8 @@ class VerificationReport:
         against_source: whether arrays were compared with their source.
         any_order: samples whose rows were compared in any order, because another program wrote them.
         parameters: samples whose parameters were compared with their source.
-        parameters_left_out: samples whose parameters were not, because the kind of the source is not known.
+        parameters_left_out: samples whose parameters were not, because the kind of the source is not known or does not
+            find the sample.
         fields: amounts read, by canonical field name.
         problems: all problems; empty if the store is intact.
     """
@@ -86,7 +87,7 @@ class VerificationReport:
         if self.parameters:
             how += f"; parameters of {self.parameters:,} samples"
         if self.parameters_left_out:
-            how += f"; not the parameters of {self.parameters_left_out:,} samples (give --dataset-kind)"
+            how += f"; not the parameters of {self.parameters_left_out:,} samples (give --dataset-kind of the source)"
         return how
 
     @property

@@ -29,11 +29,10 @@ from zarr_core.points.store.group import (
 from zarr_core.points.store.manifest import ArrayColumn, DomainGrid, SampleEntry, StoreManifest
 from zarr_core.points.store.mesh import mesh_bytes, mesh_names, read_meshes
 from zarr_core.points.store.packing import on_this_machine
+from zarr_core.points.verify.parameters import compare_parameters
 from zarr_core.points.verify.report import FieldTally, SampleFindings
-from zarr_core.points.verify.source import Comparison, SourceFiles, compare_parameters
-from zarr_core.sources.recorded import RecordedSource
+from zarr_core.points.verify.source import ComparedSource, Comparison, SourceFiles
 from zarr_core.sources.sample import SourceSample
-from zarr_core.sources.tree import SampleTree
 from zarr_core.storage import Storage
 from zarr_core.storage.temporary import strip_temp_suffix
 
@@ -72,27 +71,17 @@ class Columns:
         return cls(manifest.shuffle_seed, {name: dict(domain.arrays) for name, domain in manifest.domains.items()})
 
 
-def check_sample(
-    storage: Storage, source: RecordedSource | None, tree: SampleTree | None, columns: Columns, item: Item
-) -> SampleFindings:
-    """Check one sample.
-
-    Args:
-        storage: the store.
-        source: the files to compare its fields with.
-        tree: reads the parameters to compare its own with.
-        columns: of the manifest.
-        item: the sample.
-    """
+def check_sample(storage: Storage, source: ComparedSource | None, columns: Columns, item: Item) -> SampleFindings:
+    """Check one sample, and compare it with its source if that is given."""
     entry = item.entry
     found = SampleFindings(item.sample_id)
     try:
         if not entry.head:
-            _SampleCheck(storage, columns, entry, found).run(source, tree, item)
+            _SampleCheck(storage, columns, entry, found).run(source, item)
             return found
         with on_this_machine(storage, entry.relpath) as place:
             if check_archive(place, entry.relpath, entry.head, found):
-                _SampleCheck(place, columns, entry, found).run(source, tree, item)
+                _SampleCheck(place, columns, entry, found).run(source, item)
     except FileNotFoundError:
         found.add("", f"{entry.relpath} is missing")
     except ValueError as error:  # metadata is untrusted JSON
@@ -128,7 +117,7 @@ class _SampleCheck:
         self.objects: dict[str, int] = {}
         self.expected = {f"{entry.relpath}/{name}" for name in (ZARR_JSON, QUARANTINE)}  # the latter from earlier
 
-    def run(self, source: RecordedSource | None, tree: SampleTree | None, item: Item) -> None:
+    def run(self, source: ComparedSource | None, item: Item) -> None:
         """Check the sample; compare it with its source if that is given. The problems are added to the findings."""
         group = self._read_json(f"{self.entry.relpath}/{ZARR_JSON}", "")
         if group is None:
@@ -141,9 +130,10 @@ class _SampleCheck:
         self._check_attributes()
         files = None
         if source is not None:
-            files = SourceFiles.find(source, self.found, self.recorded, self.columns.shuffle_seed, item.listed)
-            if self.entry.is_ours:  # another program recorded no parameters
-                compare_parameters(self.recorded, tree, item.at_source, self.found)
+            files = SourceFiles.find(source.files, self.found, self.recorded, self.columns.shuffle_seed, item.listed)
+            # Another program recorded no parameters. Without files, there is a problem that says so.
+            if self.entry.is_ours and files is not None:
+                compare_parameters(self.recorded, source.tree, item.at_source, self.found)
         for domain in self.entry.domains:
             self._check_domain(domain, files)
         total = sum(tally.bytes for tally in self.found.fields.values())

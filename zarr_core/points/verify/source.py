@@ -6,16 +6,15 @@ of a domain, each with the values of all its fields, are compared as a multiset.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from zarr_core._util.documents import expect, to_json
-from zarr_core.errors import SampleError, SourceError, ZarrCoreError
+from zarr_core._util.documents import expect
+from zarr_core.errors import SourceError, ZarrCoreError
 from zarr_core.format.array_metadata import ArrayLayout
 from zarr_core.format.bounds import to_multiples
 from zarr_core.format.moments import FieldMoments
@@ -195,42 +194,17 @@ class ComparedSource:
             reason = "another program wrote the store, and the kind of its source cannot be guessed"
             raise SourceError(f"{error}: {reason}; give --dataset-kind (dataset_kind=)") from error
 
+    @property
+    def unlisted(self) -> ComparedSource:
+        """The same without its samples, for the tasks of worker processes, each of which carries its own."""
+        return replace(self, found={})
+
     def of(self, sample_id: str, entry: SampleEntry) -> Mapping[str, Any] | None:
         """What a conversion would record now of the files of a sample of another program; None for any other."""
         if entry.is_ours:
             return None
         sample = self.found.get(sample_id)
         return {} if sample is None else record(sample)
-
-
-def compare_parameters(
-    recorded: Mapping[str, Any], tree: SampleTree | None, sample: SourceSample | None, found: SampleFindings
-) -> None:
-    """Add the parameters of a sample that are not those of its source to the findings.
-
-    Args:
-        recorded: what this library recorded of the sample.
-        tree: of the source; None if its kind is not known.
-        sample: as it is at the source now; None if it is not there, which is a problem of its own.
-        found: of the sample.
-    """
-    stored = expect(dict, recorded.get("parameters", {}), "parameters")
-    if tree is None or sample is None:
-        found.parameters = False if stored else None
-        return
-    try:
-        source = json.loads(to_json(tree.load_parameters(sample)))
-    except SampleError as error:
-        found.add("", f"its parameters cannot be compared: {error.explanation}", damage=False)
-        return
-    found.parameters = True if stored or source else None
-    for name in sorted(stored.keys() | source.keys()):
-        if name not in stored:
-            found.add("", f"parameter {name!r} is missing; its source has {source[name]!r:.200}")
-        elif name not in source:
-            found.add("", f"parameter {name!r} is {stored[name]!r:.200}; its source has none")
-        elif stored[name] != source[name]:
-            found.add("", f"parameter {name!r} is {stored[name]!r:.200}, that of its source {source[name]!r:.200}")
 
 
 def _as_array(tensor: torch.Tensor) -> np.ndarray:

@@ -95,8 +95,7 @@ def verify_store(
                 if source is not None:
                     item = Item(sample_id, entry, source.of(sample_id, entry), source.found.get(sample_id))
                 entries.append(item)
-        files, tree = (source.files, source.tree) if source else (None, None)
-        check = partial(check_sample, storage, files, tree, Columns.of(state))
+        check = partial(check_sample, storage, source.unlisted if source else None, Columns.of(state))
         checks = map_in_processes(check, entries, workers, not_checked, executor)
         problems: list[Problem] = []
         for findings in tqdm(checks, total=len(entries), unit="sample", desc="verify", disable=not progress):
