@@ -119,10 +119,11 @@ def measure_small(source: Path, folder: Path, rounds: int) -> Measured:
 
 
 def measure_s3(source: Path, folder: Path, proxy: ProxyProcess, rounds: int) -> list[Measured]:
-    """Conversion of small samples to S3, and staging from there."""
+    """Conversion of small samples to S3, and reading and staging from there."""
     import s3fs
 
     converted = Measured(f"conversion of small samples, S3 at {LATENCY_MS} ms", 3)
+    first = Measured(f"first draws of small samples, S3 at {LATENCY_MS} ms", 1.5)
     staged = Measured(f"staging of small samples, S3 at {LATENCY_MS} ms", 4)
     for _ in range(rounds):
         for layout in LAYOUTS:
@@ -132,11 +133,15 @@ def measure_s3(source: Path, folder: Path, proxy: ProxyProcess, rounds: int) -> 
             proxy.counts()
             seconds = seconds_of(partial(make_store, source, url, "none", layout=layout))
             converted.add(layout, seconds, proxy.counts()["requests"])
+            new = ZarrChunkReader(url)
+            proxy.counts()
+            seconds = seconds_of(partial(read_whole, new))
+            first.add(layout, seconds, proxy.counts()["requests"])
             copy = folder / bucket
             seconds = seconds_of(partial(stage_store, url, copy))
             staged.add(layout, seconds, proxy.counts()["requests"])
             shutil.rmtree(copy)
-    return [converted, staged]
+    return [converted, first, staged]
 
 
 def main() -> None:

@@ -15,11 +15,12 @@ from torch.utils.data import ConcatDataset, DataLoader
 
 from zarr_core import build_dataset, write_sample
 from zarr_core._util.repeated import Repeated
-from zarr_core.datasets import MixedDataset, ZarrPointDataset
+from zarr_core.datasets import MixedDataset, ZarrPointDataset, ZarrPointDatasetConfig
 from zarr_core.errors import UnknownFieldError, ZarrCoreError
 from zarr_core.info import format_sample, sample_info
 from zarr_core.loader import EpochBatchSampler, ResumableLoader
 from zarr_core.statistics import calculate_store_statistics, write_statistics
+from zarr_core.storage.byte_ranges import CountingObjects, open_objects
 
 IDS = [f"case_{number}" for number in range(6)]
 POINTS = 40
@@ -394,3 +395,13 @@ def test_the_blocks_of_the_documentation_run(tmp_path: Path) -> None:
         dataset.set_epoch(0)
         mean = dataset[0]["surface_position"].mean(dim=0)
         assert torch.allclose(mean, torch.zeros(3), atol=1e-6 if dataset.config.transform is None else 2e-3)
+
+
+def test_parameters_cost_no_request_of_their_own(store: str) -> None:
+    """What tells where the fields of a sample lie comes with them."""
+    objects = CountingObjects(open_objects(store))
+    config = {"kind": "point", "root": store, "split": "train", "num_surface_points": 8, "parameters": ["drag"]}
+    dataset = ZarrPointDataset(ZarrPointDatasetConfig(**config), objects_factory=lambda root: objects)
+    objects.reset()
+    dataset.__getitems__([1, 2])
+    assert [requests for key, (requests, _) in objects.by_key.items() if key.endswith("zarr.json")] == [1, 1]

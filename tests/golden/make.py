@@ -54,6 +54,7 @@ def main() -> None:
         stores[here / "bounded" / layout] = {"max_errors": BOUNDS, "layout": layout, "lowest": -20.0}
         stores[here / "bounded_int16" / layout] = {"max_errors": BOUNDS, "layout": layout, "lowest": -20.0}
         stores[here / "declared" / layout] = {"codec": "none", "layout": layout}
+    stores[here / "sized" / "packed"] = {"codec": "none", "layout": "packed"}
     for store, settings in stores.items():
         if store.exists():
             print(f"{store} is there; golden stores are never replaced")

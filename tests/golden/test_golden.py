@@ -30,8 +30,8 @@ from zarr_core.points.verify.store import verify_store
 GOLDEN = Path(__file__).parent
 
 
-# Stores whose groups declare their convention.
-DECLARED = ["declared/directory", "declared/packed"]
+# Stores whose groups declare their convention. The manifest of the last one records the size of its archive.
+DECLARED = ["declared/directory", "declared/packed", "sized/packed"]
 
 
 @pytest.mark.parametrize("store", [*CODECS, *(f"packed/{codec}" for codec in CODECS), *DECLARED])
@@ -80,10 +80,12 @@ def test_uncompressed_bytes_never_change() -> None:
     assert hashlib.sha256(shard).hexdigest()[:16] == "93f9775cafccbdc3"
 
 
-@pytest.mark.parametrize("layout", ["directory", "packed"])
-def test_the_bytes_of_a_store_never_change(tmp_path: Path, layout: str) -> None:
+@pytest.mark.parametrize("name", ["declared/directory", "sized/packed"])
+def test_the_bytes_of_a_store_never_change(tmp_path: Path, name: str) -> None:
+    layout = name.rpartition("/")[2]
     make(tmp_path / "store", codec="none", layout=layout)
-    assert objects(tmp_path / "store") == objects(GOLDEN / "declared" / layout)
+    assert objects(tmp_path / "store") == objects(GOLDEN / name)
+    assert groups(tmp_path / "store") == groups(GOLDEN / "declared" / layout)
 
 
 def groups(store: Path) -> dict[str, bytes]:

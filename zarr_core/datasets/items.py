@@ -109,10 +109,18 @@ class Items:
                 found.append(key)
         return found
 
-    def check(self, sample_ids: Sequence[str]) -> None:
-        """Raise UnknownFieldError or ZarrCoreError if the first sample lacks a parameter."""
-        if self._parameters:
-            self._read_parameters(sample_ids[:1])
+    def prepare(self, sample_ids: Sequence[str]) -> None:
+        """Read the parameters of samples. Before their fields: they come with what tells where the fields lie.
+
+        Raises:
+            UnknownFieldError, ZarrCoreError: a sample lacks a parameter, or it differs in shape from those before.
+        """
+        if not self._parameters:
+            return
+        unknown = [sample_id for sample_id in dict.fromkeys(sample_ids) if sample_id not in self._rows]
+        if unknown:
+            for sample_id, recorded in zip(unknown, self._reader.read_attributes_of(unknown), strict=True):
+                self._rows[sample_id] = self._row(sample_id, recorded).numpy()
 
     def _shaped(
         self, fields: dict[str, Tensor], places: Sequence[int], sample_ids: Sequence[str], axes: int
@@ -157,10 +165,6 @@ class Items:
 
     def _read_parameters(self, sample_ids: Sequence[str]) -> dict[str, Tensor]:
         """Parameters by name, (samples,) or (samples, components), float32 and normalized."""
-        unknown = [sample_id for sample_id in dict.fromkeys(sample_ids) if sample_id not in self._rows]
-        if unknown:
-            for sample_id, recorded in zip(unknown, self._reader.read_attributes_of(unknown), strict=True):
-                self._rows[sample_id] = self._row(sample_id, recorded).numpy()
         # NumPy makes and cuts such small arrays several times as fast as torch.
         rows = np.concatenate([self._rows[sample_id] for sample_id in sample_ids]).reshape(len(sample_ids), -1)
         columns = {}

@@ -120,7 +120,7 @@ class ZarrPointDataset(BatchDataset):
         self.sample_ids = with_all_fields(self.sample_ids, manifest, read, skip, redact(self.reader.root))
         read += [GEOMETRY_POSITION] if self._geometry_points else []
         self._items = Items(config, self.reader, read, self._normalizers)
-        self._items.check(self.sample_ids)
+        self._items.prepare(self.sample_ids[:1])
         self._collate = None if config.collate is None else Collate(config.collate, self._items.per_sample)
         self._epoch = SharedEpoch()
 
@@ -144,6 +144,7 @@ class ZarrPointDataset(BatchDataset):
             return ZarrPointDataset.__getitems__(self, [index])[0]
         place = range(len(self))[index]
         (drawn,) = self._drawn([place], [repetition_of(index)])
+        self._items.prepare([drawn.sample_id])
         (sample,) = self._draws([drawn])
         (stored,) = self.reader.read_items([sample])
         item: dict[str, Tensor] = self._item(place, drawn, sample, stored)
@@ -162,6 +163,7 @@ class ZarrPointDataset(BatchDataset):
         if len(set(zip(places, repetitions, strict=True))) < len(places):
             self._warn_of_equal_draws()
         drawn = self._drawn(places, repetitions)
+        self._items.prepare([one.sample_id for one in drawn])
         draws = self._draws(drawn)
         # Samples that are to be collated may differ in size.
         stored = self.reader.read_batch(draws) if self._collate is None else None

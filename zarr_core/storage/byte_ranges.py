@@ -336,6 +336,36 @@ class CachedObjects(Objects):
         return f"{self._identity}/{request.key}", request.start, request.stop
 
 
+class WholeObjects(Objects):
+    """Takes ranges from objects that were fetched whole, and fetches all others.
+
+    Args:
+        objects: where to fetch.
+        whole: the bytes of objects, by name.
+    """
+
+    def __init__(self, objects: Objects, whole: dict[str, np.ndarray]) -> None:
+        self._objects, self._whole = objects, whole
+        self.remote = objects.remote
+
+    def fetch(self, requests: Sequence[Request]) -> Iterator[np.ndarray | Exception]:
+        kept = [self._range(request) for request in requests]
+        fetched = self._objects.fetch([r for r, data in zip(requests, kept, strict=True) if data is None])
+        for data in kept:
+            yield next(fetched) if data is None else data
+
+    def discard(self, requests: Sequence[Request]) -> None:
+        for request in requests:
+            self._whole.pop(request.key, None)
+        self._objects.discard(requests)
+
+    def _range(self, request: Request) -> np.ndarray | None:
+        data = self._whole.get(request.key)
+        if data is None or request.stop is None or request.stop > len(data):
+            return None
+        return data[request.start : request.stop]
+
+
 def check_size(request: Request, data: np.ndarray) -> np.ndarray:
     """Return the bytes; raises TruncatedError if they are not as many as requested."""
     if request.size is not None and len(data) != request.size:

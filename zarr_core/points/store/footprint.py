@@ -18,7 +18,7 @@ class Footprint:
 
     Attributes:
         layout: "directory" or "packed".
-        sizes: bytes of its files or objects, by name; those of an archive are unknown, 0.
+        sizes: bytes of its files or objects, by name; 0 for an archive whose size the manifest does not record.
         inodes: its files and folders on a local disk; 0 elsewhere.
         requests: of a draw from all its fields, at least, once its metadata was read by one more.
     """
@@ -32,7 +32,7 @@ class Footprint:
 def footprint(storage: Storage, state: StoreManifest, entry: SampleEntry) -> Footprint:
     """What a sample takes; one listing, and none for an archive."""
     if entry.head:
-        layout, sizes = "packed", {entry.relpath: 0}
+        layout, sizes = "packed", {entry.relpath: entry.size}
         requests = len(entry.domains)  # chunks of a domain lie side by side
     else:
         layout, sizes = "directory", storage.list(entry.relpath)

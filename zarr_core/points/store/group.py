@@ -14,7 +14,7 @@ from zarr_core.format.array_metadata import group_arrays
 from zarr_core.format.moments import FieldMoments
 from zarr_core.format.names import FieldName
 from zarr_core.format.object_names import ATTRIBUTES_KEY, ZARR_JSON
-from zarr_core.format.packed import head_size
+from zarr_core.format.packed import PackedGroup, head_size
 from zarr_core.format.rounding import RoundingError
 from zarr_core.points.store.manifest import ArrayColumn, DomainGrid, SampleEntry
 from zarr_core.points.store.mesh import mesh_bytes
@@ -181,5 +181,6 @@ def entry_of(relpath: str, group: Any, head: int = 0) -> SampleEntry:
         canonical = FieldName(domain, name).canonical
         grids[domain] = DomainGrid(layout.n_points, layout.chunk_points, layout.shard_points, layout.n_chunks)
         fields[canonical] = ArrayColumn(array_name, canonical, layout.dtype, layout.dim)
-    size = sum(stored_bytes(recorded).values())
-    return SampleEntry(relpath, grids, fingerprint, settings, size, fields, content, head)
+    of_arrays = sum(stored_bytes(recorded).values())
+    size = PackedGroup(group, head).size if head else 0
+    return SampleEntry(relpath, grids, fingerprint, settings, of_arrays, fields, content, head, size)

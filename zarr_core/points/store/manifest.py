@@ -86,6 +86,7 @@ class SampleEntry:
         content: digest of its content, if the content of its source files was replaced under the same sizes and times;
             else "".
         head: bytes at the beginning of a packed sample that tell where its fields are; 0 for a folder.
+        size: bytes of the object of a packed sample; 0 if the manifest does not record them.
     """
 
     relpath: _Path
@@ -96,6 +97,7 @@ class SampleEntry:
     fields: Annotated[Mapping[str, ArrayColumn] | None, _ListedFields] = None
     content: str = ""
     head: Annotated[int, Field(strict=True, ge=0, le=MAX_HEAD)] = 0
+    size: Annotated[int, Field(strict=True, ge=0, le=_MAX_INT)] = 0
 
     @property
     def is_ours(self) -> bool:
@@ -103,8 +105,8 @@ class SampleEntry:
         return bool(self.fingerprint)
 
     def differs(self, other: SampleEntry) -> bool:
-        """Whether two entries are of different groups. A commit may add the record of the fields to an entry."""
-        return replace(self, fields=None) != replace(other, fields=None)
+        """Whether two entries are of different groups. A commit may add the records of fields and size to an entry."""
+        return replace(self, fields=None, size=0) != replace(other, fields=None, size=0)
 
     @property
     def version(self) -> tuple[str, str, str]:
@@ -292,13 +294,10 @@ class StoreManifest:
         document = first | _PARSER.dump_python(ordered, exclude=_NOT_DUMPED)
         for sample_id, listed in document["samples"].items():
             entry = samples[sample_id]
-            content, head = listed.pop("content"), listed.pop("head")
+            optional = {key: listed.pop(key) for key in ("content", "head", "size")}
             if entry.fields is not None and entry.fields != self._usual.of(entry.domains):
                 listed["fields"] = {name: [c.dtype, c.dim] for name, c in entry.fields.items()}
-            if content:
-                listed["content"] = content
-            if head:
-                listed["head"] = head
+            listed |= {key: value for key, value in optional.items() if value}
         document |= {"excluded": sorted(self.excluded), "retired": sorted(self.retired)}
         for name, default in _OMITTED.items():
             if document[name] == default:
@@ -334,12 +333,14 @@ class StoreManifest:
             for sample_id, entry in samples.items():
                 if bool(entry.head) != is_archive(entry.relpath):
                     raise ManifestError(f"{sample_id}: head is {entry.head}; only archives have one: {entry.relpath}")
+                if entry.size and not 0 < entry.head < entry.size:
+                    raise ManifestError(f"{sample_id}: size is {entry.size}, which no archive has: {entry.relpath}")
                 # Without recorded settings, the fields of the samples are not recorded either.
                 fields = None if manifest.conversion is None else usual.parsed(entry)
                 if fields is not entry.fields:
                     found = entry.relpath, entry.domains, entry.fingerprint, entry.settings, entry.bytes
                     samples[sample_id] = SampleEntry(
-                        *found, fields, entry.content, entry.head
+                        *found, fields, entry.content, entry.head, entry.size
                     )  # three times as fast as replace()
             return replace(manifest, samples=samples)
         except ValidationError as error:

@@ -84,12 +84,12 @@ def test_damaged_objects_are_named(remote: str) -> None:
 
 
 class Disturbed:
-    """A network that damages the first responses."""
+    """A network that damages the first responses with chunks, by default in the middle."""
 
     remote = True
 
-    def __init__(self, objects: Objects, times: int) -> None:
-        self.objects, self.times = objects, times
+    def __init__(self, objects: Objects, times: int, at: int | None = None) -> None:
+        self.objects, self.times, self.at = objects, times, at
 
     def discard(self, requests: Sequence[Request]) -> None:
         """Nothing is kept."""
@@ -97,10 +97,10 @@ class Disturbed:
     def fetch(self, requests: Sequence[Request]) -> Iterator[np.ndarray | Exception]:
         for request, data in zip(requests, self.objects.fetch(requests), strict=True):
             assert not isinstance(data, Exception)
-            if self.times and "/c/" in request.key:
+            if self.times and ("/c/" in request.key or request.key.endswith(".zip")):
                 self.times -= 1
                 data = data.copy()
-                data[len(data) // 2] ^= 1
+                data[len(data) // 2 if self.at is None else self.at] ^= 1
             yield data
 
 
@@ -112,6 +112,14 @@ def test_bytes_damaged_in_flight_are_fetched_again(root: Path) -> None:
     reader = ZarrChunkReader(root, objects_factory=lambda url: Disturbed(open_objects(url), 10**6))
     with pytest.raises(CorruptChunkError, match="run_1, surface_friction.*chunk"):
         reader.read_sample("run_1")
+
+
+@pytest.mark.parametrize("at", [50, None, -1])
+def test_a_small_archive_damaged_in_flight_is_fetched_again(packed: Path, at: int | None) -> None:
+    """In its head, in a chunk, or where nothing is read."""
+    truth = ZarrChunkReader(packed).read_sample("run_1")
+    reader = ZarrChunkReader(packed, objects_factory=lambda url: Disturbed(open_objects(url), 1, at))
+    assert_equal(reader.read_sample("run_1"), truth)
 
 
 class Failing:

@@ -51,9 +51,10 @@ def archive(store: Path, sample_id: str = RUN) -> Path:
 
 
 def forge_packed(store: Path, change: Callable[[Any], None]) -> None:
-    """Change what an archive says of its entries; the manifest says the right size of its head."""
+    """Change what an archive says of its entries; the manifest says the right sizes of its head and of all of it."""
     head = forge_head(archive(store), lambda document: change(document["attributes"]["zarr_core"]["packed"]))
     edit(store / "manifest.json", "samples", RUN, "head", value=head)
+    edit(store / "manifest.json", "samples", RUN, "size", value=archive(store).stat().st_size)
 
 
 def reads_right_or_names_the_sample(store: Path, truth: dict[str, np.ndarray], engine: str) -> bool:
@@ -202,8 +203,18 @@ def test_another_head_in_the_manifest(store: Path, truth: dict[str, np.ndarray],
     right = load_manifest(store).samples[RUN].head
     value = {"less": right - 64, "more": right + 64}.get(str(head), head)
     edit(store / "manifest.json", "samples", RUN, "head", value=value)
+    edit(store / "manifest.json", "samples", RUN, "size", value=0)  # not recorded
     assert reads_right_or_names_the_sample(store, truth, "direct")
     with pytest.raises(CorruptChunkError, match=f"{RUN}.*zarr.json cannot be read"):
+        ZarrChunkReader(store).read_sample(RUN)
+    assert verify_store(str(store)).problems
+
+
+@pytest.mark.parametrize("by", [-1, 1, 1 << 40])
+def test_another_size_in_the_manifest(store: Path, truth: dict[str, np.ndarray], by: int) -> None:
+    edit(store / "manifest.json", "samples", RUN, "size", value=load_manifest(store).samples[RUN].size + by)
+    assert reads_right_or_names_the_sample(store, truth, "direct")
+    with pytest.raises(CorruptChunkError, match=f"{RUN}.*its head says .* bytes, the manifest"):
         ZarrChunkReader(store).read_sample(RUN)
     assert verify_store(str(store)).problems
 
@@ -219,6 +230,13 @@ def test_a_folder_has_no_head(source: Path, tmp_path: Path) -> None:
 def test_a_head_that_no_manifest_has(store: Path, head: Any) -> None:
     edit(store / "manifest.json", "samples", RUN, "head", value=head)
     with pytest.raises(ManifestError, match="head"):
+        load_manifest(store)
+
+
+@pytest.mark.parametrize("size", [-1, 64, 1.5, "7", 1 << 63])
+def test_a_size_that_no_manifest_has(store: Path, size: Any) -> None:
+    edit(store / "manifest.json", "samples", RUN, "size", value=size)
+    with pytest.raises(ManifestError, match="size"):
         load_manifest(store)
 
 
@@ -252,7 +270,9 @@ def test_metadata_that_claims_any_size_takes_no_memory(store: Path, truth: dict[
             packed["chunks"][f"volume/unused_{number}"] = [0, 64, 64, 1 << 22]
             packed["bytes"] = 1 << 47
 
-    edit(store / "manifest.json", "samples", RUN, "head", value=forge_head(archive(store), claim))
+    head = forge_head(archive(store), claim)
+    edit(store / "manifest.json", "samples", RUN, "head", value=head)
+    edit(store / "manifest.json", "samples", RUN, "size", value=head + (1 << 47))
     tracemalloc.start()
     try:
         assert_equal(ZarrChunkReader(store).read_sample(RUN), truth)

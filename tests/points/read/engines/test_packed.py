@@ -22,7 +22,7 @@ from tests.points.read.engines.conftest import CHUNK, upload
 from zarr_core import write_sample
 from zarr_core.format.codecs import CODECS
 from zarr_core.points.convert.conversion import convert
-from zarr_core.points.read.engines import ENGINES
+from zarr_core.points.read.engines import ENGINES, direct
 from zarr_core.points.read.reader import ZarrChunkReader
 from zarr_core.points.store.head import load_manifest
 from zarr_core.storage.byte_ranges import Objects, Request, open_objects
@@ -162,13 +162,20 @@ def test_a_packed_store_on_s3(packed: Path, s3_root: str, engine: str) -> None:
     assert reader.read_attributes("run_2") == local.read_attributes("run_2")
 
 
-def test_a_domain_is_one_request_and_a_cold_sample_one_more(packed: Path, s3_root: str) -> None:
+@pytest.mark.parametrize("is_small", [True, False])
+def test_a_domain_is_one_request(packed: Path, s3_root: str, monkeypatch: pytest.MonkeyPatch, is_small: bool) -> None:
+    """The first request for a small archive fetches all of it; that for another one, its head."""
     objects = Recorded()
     reader = ZarrChunkReader(upload(packed, s3_root), objects_factory=objects)
     fields = ["volume_position", "volume_pressure", "volume_velocity"]
-    for epoch, requests in enumerate((2, 3, 4)):
-        reader.read_sample("run_1", {"volume": CHUNK}, fields, epoch=epoch)
-        assert len(objects.requests) == requests
+    entry = reader.manifest.samples["run_1"]
+    assert entry.size == (packed / entry.relpath).stat().st_size
+    monkeypatch.setattr(direct, "_WHOLE_BYTES", entry.size if is_small else entry.size - 1)
+    for epoch in range(3):
+        expected = ZarrChunkReader(packed, engine="zarr").read_sample("run_1", {"volume": CHUNK}, fields, epoch=epoch)
+        assert_equal(reader.read_sample("run_1", {"volume": CHUNK}, fields, epoch=epoch), expected)
+        assert len(objects.requests) == epoch + (1 if is_small else 2)
+    assert objects.requests[0] == Request(entry.relpath, 0, entry.size if is_small else entry.head)
 
 
 def test_a_sample_that_a_batch_repeats_costs_as_many_requests_again(packed: Path, s3_root: str) -> None:

@@ -1,7 +1,8 @@
 """The default engine: plans byte ranges, fetches them together and decodes them into the output.
 
 A sample's metadata (array layouts and chunk ranges) comes with its group's ``zarr.json`` in one request and is kept in
-memory. After that, a field of a draw costs one range of one object. Groups whose attributes lack the chunk lengths
+memory; the first request for a small archive on a remote store fetches all of it. After that, a field of a draw costs
+one range of one object. Groups whose attributes lack the chunk lengths
 (written by other programs, or by the first version of this library) cost one more request per shard, once.
 """
 
@@ -26,7 +27,15 @@ from zarr_core.points.read.selection import Pieces, SampleDraws
 from zarr_core.points.store.manifest import SampleEntry
 from zarr_core.storage import Storage
 from zarr_core.storage import byte_ranges as objects
-from zarr_core.storage.byte_ranges import CachedObjects, JoinedObjects, LocalObjects, Objects, Request, open_objects
+from zarr_core.storage.byte_ranges import (
+    CachedObjects,
+    JoinedObjects,
+    LocalObjects,
+    Objects,
+    Request,
+    WholeObjects,
+    open_objects,
+)
 from zarr_core.storage.checked import fetch_checked
 from zarr_core.storage.disk_cache import DiskCache
 from zarr_core.storage.memory_cache import MemoryCache
@@ -34,6 +43,8 @@ from zarr_core.storage.memory_cache import MemoryCache
 # Memory for sample metadata in each process: about 3,000 samples of seven fields and a million points. Older samples
 # are dropped and cost their metadata request again.
 _METADATA_BYTES = 32 << 20
+# Archives of at most this size are fetched whole, to save a request.
+_WHOLE_BYTES = MAX_GAP_BYTES
 _SCRATCH_SHAPES = 8  # chunk shapes for which each thread keeps a buffer
 
 
@@ -67,7 +78,8 @@ class DirectEngine(Engine):
     def read(self, reads: Sequence[FieldRead], out: Sequence[np.ndarray] | None = None) -> list[np.ndarray]:
         """Read fields in at most three batches of requests; in one if the metadata of the samples is known."""
         process = self._this_process
-        arrays = self._arrays(process, reads)
+        whole: dict[str, np.ndarray] = {}
+        arrays = self._arrays(process, reads, whole)
         results: list[np.ndarray] = []
         fallback_places: list[int] = []
         work: list[tuple[FieldRead, KnownArray, list[PlannedChunk], np.ndarray]] = []
@@ -103,7 +115,10 @@ class DirectEngine(Engine):
             _read_straight(files, straight)
         if requests:
             order = _in_order_of_archives([read for read, *_ in work], requests)
-            self._execute(process, [work[number] for number in order], [requests[number] for number in order])
+            source = WholeObjects(process.objects, whole) if whole else process.objects
+            self._execute(
+                source, process.scratch, [work[number] for number in order], [requests[number] for number in order]
+            )
         if fallback_places:
             self._read_by_fallback(reads, fallback_places, results, out is None)
         return results
@@ -124,19 +139,24 @@ class DirectEngine(Engine):
         """See :class:`zarr_core.points.read.engines.Engine`. A request each, which also caches the metadata."""
         process = self._this_process
         found = []
-        for (where, entry), group in zip(samples, self._fetch_groups(process, samples), strict=True):
+        for (where, entry), group in zip(samples, self._fetch_groups(process, samples, None), strict=True):
             process.keep(entry.relpath, KnownSample.of(where, entry, group))
             found.append(dict(group.get("attributes", {})))
         return found
 
     # --- metadata of samples
 
-    def _arrays(self, process: _Process, reads: Sequence[FieldRead]) -> list[KnownArray | None]:
-        """The array of each read, with its chunk index; None if the fallback engine has to read it."""
+    def _arrays(
+        self, process: _Process, reads: Sequence[FieldRead], whole: dict[str, np.ndarray]
+    ) -> list[KnownArray | None]:
+        """The array of each read, with its chunk index; None if the fallback engine has to read it.
+
+        Archives that were fetched for it are added to ``whole``.
+        """
         samples = {read.entry.relpath: process.samples.get(read.entry.relpath) for read in reads}
         if None in samples.values():
             unknown = {read.entry.relpath: read for read in reads if samples[read.entry.relpath] is None}
-            groups = self._fetch_groups(process, [(read.where, read.entry) for read in unknown.values()])
+            groups = self._fetch_groups(process, [(read.where, read.entry) for read in unknown.values()], whole)
             for (relpath, read), group in zip(unknown.items(), groups, strict=True):
                 samples[relpath] = sample = KnownSample.of(read.where, read.entry, group)
                 process.keep(relpath, sample)
@@ -163,13 +183,21 @@ class DirectEngine(Engine):
             self._fetch_indices(process, unindexed.values())
         return found
 
-    def _fetch_groups(self, process: _Process, samples: Sequence[tuple[str, SampleEntry]]) -> list[dict[str, Any]]:
-        """The ``zarr.json`` of samples, each given as its name in messages and its manifest entry."""
-        requests = [group_request(entry) for _, entry in samples]
+    def _fetch_groups(
+        self, process: _Process, samples: Sequence[tuple[str, SampleEntry]], whole: dict[str, np.ndarray] | None
+    ) -> list[dict[str, Any]]:
+        """The ``zarr.json`` of samples, each given as its name in messages and its manifest entry.
+
+        Archives that are fetched whole are added to ``whole``; None for the ``zarr.json`` alone.
+        """
+        are_whole = [whole is not None and process.fetches_whole(entry) for _, entry in samples]
+        requests = [group_request(entry, is_whole) for (_, entry), is_whole in zip(samples, are_whole, strict=True)]
         groups: list[dict[str, Any]] = [{}] * len(samples)
 
         def use(number: int, data: np.ndarray | Exception) -> None:
             groups[number] = parse_group(*samples[number], requests[number], data)
+            if are_whole[number] and whole is not None:
+                whole[requests[number].key] = np.array(data)
 
         fetch_checked(process.objects, requests, use)
         return groups
@@ -203,12 +231,12 @@ class DirectEngine(Engine):
 
     def _execute(
         self,
-        process: _Process,
+        source: Objects,
+        scratch: _Scratch,
         work: Sequence[tuple[FieldRead, KnownArray, list[PlannedChunk], np.ndarray]],
         requests: Sequence[Request],
     ) -> None:
         """Fetch the ranges and decode them into their targets."""
-        scratch = process.scratch
 
         def use(number: int, data: np.ndarray | Exception) -> None:
             read, array, chunks, target = work[number]
@@ -220,7 +248,7 @@ class DirectEngine(Engine):
                 raise _read_error(read, str(requests[number]), error) from error
 
         # A damaged group may have given wrong ranges: if a cache holds it, the next read fetches it again.
-        fetch_checked(process.objects, requests, use, lambda number: [group_request(work[number][0].entry)])
+        fetch_checked(source, requests, use, lambda number: [group_request(work[number][0].entry)])
 
     def _read_by_fallback(
         self, reads: Sequence[FieldRead], places: Sequence[int], results: list[np.ndarray], replace: bool
@@ -279,6 +307,14 @@ class _Process:
         self.scratch = _Scratch()
         self._bytes: int = 0 if parent is None else parent._bytes
         self._lock = threading.Lock()
+
+    def fetches_whole(self, entry: SampleEntry) -> bool:
+        """Whether the first request for a sample fetches all of its archive.
+
+        It does where this saves a request. A cache would keep the archive, and the ranges of later draws besides.
+        """
+        is_small = 0 < entry.size <= _WHOLE_BYTES
+        return is_small and self.base.remote and not isinstance(self.objects, CachedObjects)
 
     def keep(self, relpath: str, sample: KnownSample) -> None:
         """Keep the metadata of a sample, and drop the oldest if they need too much memory."""

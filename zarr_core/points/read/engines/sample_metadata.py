@@ -151,10 +151,10 @@ class KnownSample(NamedTuple):
         return cls(arrays, recorded.get("sample_id"), False, size)
 
 
-def group_request(entry: SampleEntry) -> Request:
-    """Fetches what :func:`parse_group` takes: a group's ``zarr.json``, or the head of an archive."""
+def group_request(entry: SampleEntry, whole: bool = False) -> Request:
+    """Fetches what :func:`parse_group` takes: a group's ``zarr.json``, or the head of an archive, or all of it."""
     if entry.head:
-        return Request(entry.relpath, 0, entry.head)
+        return Request(entry.relpath, 0, entry.size if whole else entry.head)
     return Request(f"{entry.relpath}/{ZARR_JSON}")
 
 
@@ -178,6 +178,8 @@ def _recorded_index(layout: ArrayLayout, packed: Any) -> ChunkIndex | None:
 def parse_group(where: str, entry: SampleEntry, request: Request, data: np.ndarray | Exception) -> dict[str, Any]:
     """The content of a sample group's ``zarr.json``, from the result of :func:`group_request`.
 
+    An archive may have been fetched whole.
+
     Raises:
         ManifestError: the object is missing.
         CorruptChunkError: it is not the metadata of a group.
@@ -190,15 +192,17 @@ def parse_group(where: str, entry: SampleEntry, request: Request, data: np.ndarr
     if isinstance(data, Exception):
         raise fetch_failure(where, str(request), data) from printable_cause(data)
     try:
-        group: Any = _head_document(entry, data.tobytes()) if entry.head else parse_json(data.tobytes())
+        group: Any = _head_document(entry, data) if entry.head else parse_json(data.tobytes())
         recorded_attributes(group)
     except ValueError as error:
         raise damaged_group(where, entry, error) from error
     return dict(group)
 
 
-def _head_document(entry: SampleEntry, data: bytes) -> Mapping[str, Any]:
-    packed = parse_head(data)
+def _head_document(entry: SampleEntry, data: np.ndarray) -> Mapping[str, Any]:
+    packed = parse_head(data[: entry.head].tobytes())
     if packed.head != entry.head:
         raise DocumentError(f"its head has {packed.head:,} bytes, the manifest says {entry.head:,}")
+    if entry.size and packed.size != entry.size:
+        raise DocumentError(f"its head says {packed.size:,} bytes, the manifest {entry.size:,}")
     return packed.document
