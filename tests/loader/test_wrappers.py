@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import DataLoader, random_split
+from torch.utils.data import DataLoader, Dataset, random_split
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from tests.helpers import fork_server
@@ -178,3 +178,28 @@ def test_two_samplers_on_one_dataset_do_not_disturb_each_other_unnoticed(store: 
     list(test)
     seen += batches
     torch.testing.assert_close(torch.stack([batch["volume_position"] for batch in seen]), torch.stack(alone))
+
+
+class _Frozen(Dataset[Any]):
+    """Sets the epochs of the dataset that it holds by itself: always the same one."""
+
+    def __init__(self, dataset: Any) -> None:
+        self.dataset = dataset
+
+    def set_epoch(self, epoch: int) -> None:
+        self.dataset.set_epoch(3)
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.dataset[index]
+
+
+def test_a_wrapper_with_set_epoch_decides_on_the_epoch_of_what_it_holds(store: Path) -> None:
+    dataset = opened(store)
+    wrapper = _Frozen(dataset)
+    loader = ResumableLoader(wrapper, EpochBatchSampler.of(wrapper, batch_size=2, seed=0))
+    loader.set_epoch(0)
+    next(iter(loader))
+    assert dataset.epoch == 3

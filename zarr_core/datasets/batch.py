@@ -93,14 +93,17 @@ class Batch(UserList[BatchItem]):
     @cached_property
     def data(self) -> list[BatchItem]:  # type: ignore[override]
         """The items, as the base class keeps them."""
-        return [self._first, *(self._made(row) for row in self._rows[1:])]
+        rows = self._rows
+        return [self._first, *map(self._made, rows[1:])]
 
     @cached_property
     def _rows(self) -> list[tuple[Any, ...]]:
         """The values of each item, as they were read."""
         assert self.tensors is not None
         columns = [values.unbind() if isinstance(values, Tensor) else values for values in self.tensors.values()]
-        return [self._first_row, *list(zip(*columns, strict=True))[1:]]
+        rows = list(zip(*columns, strict=True))
+        rows[0] = vars(self).setdefault("_first_row", rows[0])
+        return rows
 
     # default_collate looks at the first item of any batch. That must not make all the others.
     @cached_property

@@ -81,7 +81,7 @@ class Items:
             values = self._transformed(values, len(places))
         batch = Batch(tensors=values)
         if self._transform is not None:
-            batch[:] = map(self._changed, batch, drawn)  # it is stacked again if this has changed an item
+            batch.data = list(map(self._changed, batch.data, drawn))  # it is stacked again if this has changed an item
         return batch
 
     def item(self, fields: dict[str, Tensor], place: int, drawn: Drawn) -> Any:
