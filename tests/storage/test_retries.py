@@ -15,6 +15,9 @@ from typing import Any
 
 import fsspec.config
 import numpy as np
+import obstore
+import obstore.exceptions
+import obstore.store
 import pytest
 from botocore.exceptions import NoCredentialsError
 
@@ -380,3 +383,24 @@ def test_nothing_is_logged_without_errors(s3_root: str, caplog: pytest.LogCaptur
     with pytest.raises(FileNotFoundError):
         storage.read("b")
     assert not [record for record in caplog.records if record.name.startswith("zarr_core")]
+
+
+@pytest.mark.parametrize(
+    ("host", "reason"), [("127.0.0.1:9", "Connection refused"), ("nowhere.invalid", "failed to lookup address")]
+)
+def test_an_error_of_obstore_is_one_line_with_the_reason_of_the_system(host: str, reason: str) -> None:
+    """Without the values of its Rust objects."""
+    url = f"http://{host}"
+    store = obstore.store.S3Store(
+        "bucket",
+        endpoint=url,
+        skip_signature=True,
+        client_options={"allow_http": True},
+        retry_config={"max_retries": 0},
+    )
+    with pytest.raises(obstore.exceptions.BaseError) as caught:
+        obstore.get(store, "name")
+    described = retries.describe(caught.value)
+    assert url in described
+    assert reason in described
+    assert not {"Debug", "{", "\n"} & set(re.findall(r"Debug|[{\n]", described))

@@ -46,7 +46,8 @@ _REFUSALS = {
 }
 _WITHOUT_CREDENTIALS = {"NoCredentialsError", "PartialCredentialsError", "UnauthenticatedError"}
 _PERMANENT = (FileNotFoundError, PermissionError, TypeError, AttributeError, NotImplementedError, MemoryError)
-# obstore reports the status in the text of its errors only.
+# obstore reports the status, and the reason of the operating system, in the text of its errors only.
+_SYSTEM_REASON = re.compile(r'(?:message|error): "([^"]+)"')
 _OBSTORE_STATUS = re.compile(r"status code: (\d{3})\b")
 _SLOW_DOWN = re.compile(r"\b(429|503)\b|SlowDown|Slow Down|TooManyRequests|Too Many Requests|ServiceUnavailable", re.I)
 
@@ -228,7 +229,12 @@ def _check_transient(what: str, error: Exception) -> None:
 
 def describe(error: BaseException) -> str:
     """An error on one line, without credentials."""
-    text = " ".join(redact(str(error)).split())
+    # obstore adds the values of its Rust objects; the reason of the system is among them.
+    text, _, values = str(error).partition("\n\nDebug source:")
+    reason = _SYSTEM_REASON.search(values)
+    if reason is not None:
+        text = f"{text}: {reason[1]}"
+    text = " ".join(redact(text).split())
     # A response without a body has no text, which s3fs reports as "None".
     return type(error).__name__ if text in ("", "None") else f"{type(error).__name__}: {text[:500]}"
 
