@@ -17,7 +17,8 @@ from zarr_core.convert import main
 from zarr_core.errors import RetirementError, SourceError, StoreError
 from zarr_core.info import format_sample
 from zarr_core.points.convert.conversion import convert, iter_convert
-from zarr_core.points.convert.publish import publish, publish_finished
+from zarr_core.points.convert.job import ConversionJob
+from zarr_core.points.convert.publish import Pending, commit_results, publish, publish_finished
 from zarr_core.points.convert.request import ConversionRequest
 from zarr_core.points.store.head import load_manifest
 from zarr_core.sources.parts import Part
@@ -177,4 +178,16 @@ def test_a_refusal_of_the_same_files_stays(tmp_path: Path, source: Path) -> None
     os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
     convert("ahmedml", store, root=source, force=True, sample_ids=["run_2"])
     convert("ahmedml", store, root=source)
+    assert list(load_manifest(store).quarantine) == ["run_2"]
+
+
+def test_a_refusal_that_came_after_the_listing_stays(tmp_path: Path, source: Path) -> None:
+    """The job listed the source before it changed; another conversion refused the change."""
+    store, file = tmp_path / "store", source / "run_2" / "surface_pressure.pt"
+    convert("ahmedml", store, root=source, **SETTINGS)
+    job = ConversionJob.open(ConversionRequest("ahmedml", str(store), root=str(source)))
+    torch.save(nan(70), file)
+    convert("ahmedml", store, root=source)
+    assert list(load_manifest(store).quarantine) == ["run_2"]
+    commit_results(job, Pending())
     assert list(load_manifest(store).quarantine) == ["run_2"]

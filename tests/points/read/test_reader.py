@@ -27,6 +27,7 @@ from tests.helpers.examples import examples
 from tests.helpers.published_store import make_samples, write_published_store
 from tests.helpers.small_source import KIND, write_source
 from tests.helpers.waiting import LIMIT_SECONDS
+from zarr_core import write_sample
 from zarr_core.errors import CorruptChunkError, ManifestError, StoreError, UnknownFieldError, ZarrCoreError
 from zarr_core.points.convert.conversion import convert
 from zarr_core.points.read.reader import ZarrChunkReader
@@ -451,3 +452,15 @@ def test_a_pickled_reader_holds_no_handles_and_keeps_its_generation(tmp_path: Pa
 def test_zarr_python_alone_reads_what_the_reader_reads(root: Path) -> None:
     array = zarr.open_array(root / "run_1" / "volume" / "velocity", mode="r")
     np.testing.assert_array_equal(array[:], ZarrChunkReader(root).read_sample("run_1")["volume_velocity"])
+
+
+def test_draws_of_other_fields_are_no_batch(tmp_path: Path) -> None:
+    """With the same number of fields, dtypes and points."""
+    arrays = {"surface_position": np.zeros((40, 3)), "surface_pressure": np.ones(40), "surface_heat": np.ones(40)}
+    write_sample(tmp_path, "a", arrays, dataset_name="cars")
+    reader = ZarrChunkReader(tmp_path)
+    one, other = (reader.draws(reader.selection({"surface": 8}, [f"surface_{f}"]), "a") for f in ("pressure", "heat"))
+    assert reader.read_batch([one, other]) is None
+    batch = reader.read_batch([other, other])
+    assert batch is not None
+    assert list(batch) == ["surface_heat"]
