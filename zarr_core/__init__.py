@@ -5,6 +5,7 @@ The names below are imported on first use, so that ``import zarr_core`` costs ne
 
 from __future__ import annotations
 
+from importlib.metadata import version
 from typing import Any
 
 from zarr_core._util import lazy_names
@@ -71,6 +72,8 @@ __all__ = sorted(_HOMES)
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        return version("zarr-core")
     return lazy_names.find(__name__, name, _HOMES)
 
 

@@ -66,9 +66,14 @@ class _Process(ABC):
 
 
 class Command(_Process):
-    """A new Python process, which imports this checkout and its tests."""
+    """A new Python process, which imports this checkout and its tests.
 
-    def __init__(self, arguments: Sequence[str | Path]) -> None:
+    Args:
+        arguments: of Python.
+        variables: of the environment, besides those of this process.
+    """
+
+    def __init__(self, arguments: Sequence[str | Path], **variables: str) -> None:
         self._process = subprocess.Popen(
             [sys.executable, *map(str, arguments)],
             stdin=subprocess.DEVNULL,
@@ -76,7 +81,7 @@ class Command(_Process):
             stderr=subprocess.PIPE,
             text=True,
             start_new_session=True,
-            env=environment(),
+            env=environment() | variables,
         )
         self.pid = self._process.pid
 

@@ -41,7 +41,10 @@ def fuzz(*targets: str) -> Attack:
         names, seed = ",".join(targets), str(chance.randrange(2**32))
         each = max(rounds // len(targets), 1)
         arguments = ["-m", "tests.attacks.sandbox", names, str(each), seed, folder]
-        _, errors = Command(arguments).finish(tally, f"{names}, seed {seed}", 2 * PATIENCE + rounds)
+        # The C library reserves 64 MB of addresses for every thread of TensorStore, up to this number of times.
+        _, errors = Command(arguments, MALLOC_ARENA_MAX="2").finish(
+            tally, f"{names}, seed {seed}", 2 * PATIENCE + rounds
+        )
         result = folder / "tally.json"
         if not result.exists():
             tally.add("tracebacks", 1, f"{names}, seed {seed}: the process ended: {errors[-1500:]}")

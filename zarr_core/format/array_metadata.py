@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from zarr_core._util.documents import expect
 from zarr_core.errors import SourceError, StoreError
 from zarr_core.format.codecs import LITTLE_ENDIAN, Codec
 from zarr_core.format.names import check_relative_path
@@ -158,7 +159,7 @@ class ArrayLayout:
             dtype, fill_value = metadata["data_type"], metadata["fill_value"]
             key_encoding = metadata["chunk_key_encoding"]
             (chunk_points, chunk_dim), codecs, sharded = _chunks_of(metadata)
-            max_error = metadata.get("attributes", {}).get("max_error")
+            max_error = expect(dict, metadata.get("attributes", {}), "attributes").get("max_error")
         except (KeyError, TypeError, ValueError) as error:
             raise StoreError(f"array metadata is incomplete or not sharded: {error!r}") from error
         if not (
@@ -185,19 +186,19 @@ class ArrayLayout:
 
 def _chunks_of(metadata: Mapping[str, Any]) -> tuple[list[int], list[Any], bool]:
     """Shape and codecs of an array's chunks, and whether they lie in shards; raises ValueError and LookupError."""
-    codecs = metadata["codecs"]
+    codecs = expect(list, metadata["codecs"], "codecs")
     if len(codecs) > 1:
         if codecs[-1] != _CRC32C:
             raise ValueError("its chunks have no checksums")
         return metadata["chunk_grid"]["configuration"]["chunk_shape"], codecs, False
     (codec,) = codecs
-    sharding = codec["configuration"]
+    sharding = expect(dict, codec["configuration"], "configuration")
     index_codecs = [each["name"] for each in sharding["index_codecs"]]
     if (codec["name"], sharding.get("index_location", "end")) != ("sharding_indexed", "end"):
         raise ValueError(f"codec {codec['name']!r:.40}")
     if index_codecs != ["bytes", "crc32c"]:
         raise ValueError(f"codecs of the shard index {index_codecs!r:.80}")
-    return sharding["chunk_shape"], sharding["codecs"], True
+    return sharding["chunk_shape"], expect(list, sharding["codecs"], "codecs of a shard"), True
 
 
 def group_zarr_json(attributes: Mapping[str, Any], arrays: Mapping[str, ArrayLayout]) -> dict[str, Any]:
