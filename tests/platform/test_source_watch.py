@@ -247,6 +247,23 @@ def test_split_files_and_samples_that_go_together_are_one_change(trial: Trial, t
     assert trial.samples() == ["run_1"] + ["run_2"] * (not vanishes)
 
 
+def test_samples_that_go_one_after_another_are_one_change(trial: Trial, tmp_path: Path) -> None:
+    """A manifest that is made when the first has vanished must not be up to date when the second has."""
+    watcher = with_split_files(trial, tmp_path)
+    for number in (1, 2, 3):
+        write_run(trial.source, number)
+    watcher.settle()
+    versions = [latest_listing(trial.instance, trial.dataset.listing_key).version]
+    for number in (2, 3):
+        shutil.rmtree(trial.source / f"run_{number}")
+        watcher.tick()
+        versions.append(latest_listing(trial.instance, trial.dataset.listing_key).version)
+    watcher.tick()
+    assert len(set(versions)) == 1
+    assert latest_listing(trial.instance, trial.dataset.listing_key).version not in versions
+    assert trial.samples() == ["run_1"]
+
+
 def test_samples_outside_the_declared_splits_are_not_registered(trial: Trial) -> None:
     # By AhmedML's rule run_1 is a training sample and run_4 a test sample.
     watcher = Watcher(Trial(trial.dataset.model_copy(update={"splits": ["test"]}), trial.instance))
