@@ -24,6 +24,7 @@ from zarr_core.points.statistics import calculate_store_statistics, write_statis
 from zarr_core.points.store.head import load_manifest
 from zarr_core.sources import resolve_kind
 from zarr_core.statistics import main
+from zarr_core.storage import Storage
 
 IDS = ("run_1", "run_2", "run_3", "run_4")  # run_4 is in the test split
 MOMENTS = ("mean", "m2", "min", "max", "log_mean", "log_m2")
@@ -98,6 +99,19 @@ def test_no_array_is_read_without_recompute(store: Path, tmp_path: Path) -> None
     assert calculate_store_statistics(str(bare)) == calculate_store_statistics(str(store))
     with pytest.raises(CorruptChunkError, match="run_1, surface_friction: shard 0: the object is missing"):
         calculate_store_statistics(str(bare), recompute=True)
+
+
+@pytest.mark.parametrize("layout", ["directory", "packed"])
+def test_recorded_moments_cost_one_request_per_sample(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layout: str
+) -> None:
+    convert(KIND, tmp_path / "store", source_url=str(source), chunk_points=16, layout=layout)
+    requests: list[str] = []
+    read, info = Storage._read, Storage._info
+    monkeypatch.setattr(Storage, "_read", lambda self, name, *span: requests.append(name) or read(self, name, *span))
+    monkeypatch.setattr(Storage, "_info", lambda self, name: requests.append(name) or info(self, name))
+    calculate_store_statistics(tmp_path / "store")
+    assert sorted(name.split("/")[1] for name in requests if name.startswith("samples/")) == sorted(IDS)
 
 
 def test_workers_and_concurrency_change_nothing(store: Path) -> None:

@@ -29,12 +29,12 @@ from zarr_core.errors import CorruptChunkError, StoreError, UnknownFieldError, Z
 from zarr_core.format.array_metadata import group_arrays
 from zarr_core.format.moments import FieldMoments
 from zarr_core.format.names import POSITION
-from zarr_core.format.object_names import ALL_SAMPLES, STATISTICS, STATISTICS_YAML, ZARR_JSON, statistics_name
+from zarr_core.format.object_names import ALL_SAMPLES, STATISTICS, STATISTICS_YAML, statistics_name
 from zarr_core.points.read.scan import read_chunks
 from zarr_core.points.statistics_files import training_split
-from zarr_core.points.store.group import read_metadata, recorded_attributes, recorded_moments, recorded_numbers
+from zarr_core.points.store.group import read_group, recorded_attributes, recorded_moments, recorded_numbers
 from zarr_core.points.store.head import load_manifest, read_lines
-from zarr_core.points.store.manifest import StoreManifest
+from zarr_core.points.store.manifest import SampleEntry, StoreManifest
 from zarr_core.sources.left_out import some
 from zarr_core.storage import Storage
 
@@ -108,14 +108,14 @@ def calculate_store_statistics(
         chosen = chosen[: whole_number("limit", limit, 1)]
     if not chosen:
         raise ZarrCoreError(f"{storage.url}: none of the requested samples is in the store")
-    groups = [(sample_id, manifest.samples[sample_id].relpath) for sample_id in chosen]
+    entries = [(sample_id, manifest.samples[sample_id]) for sample_id in chosen]
     moments: dict[str, SampleMoments | None] = dict.fromkeys(chosen)
     if not recompute:
         with ThreadPoolExecutor(workers * read_concurrency) as threads:
-            found = threads.map(partial(_recorded_moments, storage), groups)
-            shown = tqdm(found, "recorded statistics", len(groups), unit="sample", disable=not progress)
+            found = threads.map(partial(_recorded_moments, storage), entries)
+            shown = tqdm(found, "recorded statistics", len(entries), unit="sample", disable=not progress)
             moments.update(zip(chosen, shown, strict=True))
-    unknown = [group for group in groups if moments[group[0]] is None]
+    unknown = [sample for sample in entries if moments[sample[0]] is None]
     if unknown:
         one = partial(_recomputed_moments, storage, read_concurrency, wanted)
         computed = map_in_processes(one, unknown, workers, _not_computed, executor)
@@ -190,18 +190,18 @@ def _lines(storage: Storage, split_file: str) -> list[str]:
     return lines
 
 
-def _recorded_moments(storage: Storage, group: tuple[str, str]) -> SampleMoments | None:
+def _recorded_moments(storage: Storage, sample: tuple[str, SampleEntry]) -> SampleMoments | None:
     """The moments in a sample's attributes: one small read. None if there are none, as in stores of other programs."""
-    sample_id, relpath = group
-    document = read_metadata(storage, f"{relpath}/{ZARR_JSON}")
+    sample_id, entry = sample
+    document = read_group(storage, entry)
     try:
         recorded = recorded_attributes(document)
         if recorded is not None and "moments" in recorded:
             return {**_parameter_moments(recorded), **recorded_moments(recorded)}
     except DocumentError as error:
         raise StoreError(
-            f"{sample_id}: the moments in {relpath}/zarr.json cannot be read ({error}); use --recompute, or convert "
-            "the sample again"
+            f"{sample_id}: the moments in {entry.relpath}/zarr.json cannot be read ({error}); use --recompute, or "
+            "convert the sample again"
         ) from error
     return None
 
@@ -217,17 +217,17 @@ def _parameter_moments(recorded: dict[str, Any]) -> SampleMoments:
 
 
 def _recomputed_moments(
-    storage: Storage, read_concurrency: int, wanted: Collection[str], group: tuple[str, str]
+    storage: Storage, read_concurrency: int, wanted: Collection[str], sample: tuple[str, SampleEntry]
 ) -> SampleMoments:
     """Moments of a sample's arrays, computed chunk by chunk in order."""
-    sample_id, relpath = group
-    document = read_metadata(storage, f"{relpath}/{ZARR_JSON}")
+    sample_id, entry = sample
+    document = read_group(storage, entry)
     moments = _parameter_moments(recorded_attributes(document) or {})
     for array, layout in group_arrays(document).items():
         field = array.replace("/", "_")
         if field not in wanted:
             continue
-        for chunk in read_chunks(storage, f"{relpath}/{array}", layout, read_concurrency):
+        for chunk in read_chunks(storage, f"{entry.relpath}/{array}", layout, read_concurrency):
             if chunk.rows is None:
                 where = f"shard {chunk.shard}" if chunk.number is None else f"chunk {chunk.number}"
                 raise CorruptChunkError(f"{sample_id}, {field}: {where}: {chunk.problem}")
@@ -236,10 +236,10 @@ def _recomputed_moments(
     return moments
 
 
-def _not_computed(group: tuple[str, str], error: Exception) -> SampleMoments:
+def _not_computed(sample: tuple[str, SampleEntry], error: Exception) -> SampleMoments:
     if isinstance(error, ZarrCoreError):
         raise error
-    raise ZarrCoreError(f"{group[0]}: {error}") from error
+    raise ZarrCoreError(f"{sample[0]}: {error}") from error
 
 
 def _flat(samples: Iterable[SampleMoments], fields: set[str], parameters: set[str]) -> dict[str, Any]:
@@ -367,11 +367,11 @@ def record_training_statistics(store_root: str, manifest: StoreManifest) -> list
     storage = Storage(store_root)
     if storage.exists(f"{statistics_name(manifest.generation, split)}.yaml"):
         return []
-    groups = [(sample_id, manifest.samples[sample_id].relpath) for sample_id in sorted(manifest.select(split))]
+    entries = [(sample_id, manifest.samples[sample_id]) for sample_id in sorted(manifest.select(split))]
     with ThreadPoolExecutor(_REQUESTS) as threads:
-        moments = list(threads.map(partial(_recorded_moments, storage), groups))
+        moments = list(threads.map(partial(_recorded_moments, storage), entries))
     recorded = list(filter(None, moments))
-    if not recorded or len(recorded) < len(groups):
+    if not recorded or len(recorded) < len(entries):
         return []
     of = f"split {split}" if split else "all samples"
     statistics = _flat(recorded, {*manifest.fields}, _parameters(recorded, manifest))

@@ -18,7 +18,7 @@ from zarr_core.errors import StoreError, UnknownFieldError, ZarrCoreError
 from zarr_core.format.object_names import ZARR_JSON
 from zarr_core.matrix.store.state import MatrixState
 from zarr_core.points.statistics_files import find_statistics
-from zarr_core.points.store.group import read_metadata, recorded_attributes, recorded_rounding
+from zarr_core.points.store.group import read_group, read_metadata, recorded_attributes, recorded_rounding
 from zarr_core.points.store.manifest import DomainGrid, SampleEntry, StoreManifest
 from zarr_core.points.store.recorded_settings import current_settings, describe_changes
 from zarr_core.storage import Storage
@@ -397,7 +397,7 @@ class SampleGroup:
     def __init__(self, storage: Storage, state: StoreManifest, sample_id: str) -> None:
         self._storage, self._entry, self._columns = storage, state.samples[sample_id], state.fields_of(sample_id)
         name = f"{self._entry.relpath}/{ZARR_JSON}"
-        group = read_metadata(storage, name)
+        group = read_group(storage, self._entry)
         self._inline = _mapping(_mapping(group.get("consolidated_metadata")).get("metadata"))
         try:
             recorded = recorded_attributes(group) or {}

@@ -14,8 +14,7 @@ from functools import partial
 from typing import TypeVar
 
 from zarr_core.errors import StoreError
-from zarr_core.format.object_names import ZARR_JSON
-from zarr_core.points.store.group import entry_of, read_metadata
+from zarr_core.points.store.group import entry_of, read_group
 from zarr_core.points.store.manifest import ArrayColumn, Quarantine, SampleEntry, StoreManifest, different_fields
 from zarr_core.storage import Storage
 
@@ -87,7 +86,7 @@ def _with_fields(storage: Storage, manifest: StoreManifest, sample_id: str) -> S
     """The entry of a sample with the fields that its group has."""
     entry = manifest.samples[sample_id]
     try:
-        group = read_metadata(storage, f"{entry.relpath}/{ZARR_JSON}")
+        group = read_group(storage, entry)
         fields = entry_of(entry.relpath, group).fields
     except (OSError, ValueError, StoreError):  # damaged, or another program's: the manifest is all that is known
         fields = manifest.fields_of(sample_id)

@@ -14,7 +14,7 @@ from zarr_core.format.array_metadata import group_arrays
 from zarr_core.format.moments import FieldMoments
 from zarr_core.format.names import FieldName
 from zarr_core.format.object_names import ATTRIBUTES_KEY, ZARR_JSON
-from zarr_core.format.packed import PackedGroup, head_size
+from zarr_core.format.packed import PackedGroup, head_size, parse_head
 from zarr_core.format.rounding import RoundingError
 from zarr_core.points.store.manifest import ArrayColumn, DomainGrid, SampleEntry
 from zarr_core.points.store.mesh import mesh_bytes
@@ -46,8 +46,23 @@ def group_of(name: str) -> str | None:
 
 def read_metadata(storage: Storage, name: str) -> dict[str, Any]:
     """The content of a ``zarr.json``; raises StoreError if it is missing or damaged."""
+    return _document(storage, name, lambda: expect(dict, parse_json(storage.read(name)), "the document"))
+
+
+def read_group(storage: Storage, entry: SampleEntry) -> dict[str, Any]:
+    """The content of the ``zarr.json`` of a sample's group, by one request; errors as of :func:`read_metadata`."""
+    if not entry.head:
+        return read_metadata(storage, f"{entry.relpath}/{ZARR_JSON}")
+
+    def read() -> dict[str, Any]:
+        return dict(parse_head(storage.read(entry.relpath, 0, entry.head)).document)
+
+    return _document(storage, entry.relpath, read)
+
+
+def _document(storage: Storage, name: str, read: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     try:
-        return expect(dict, parse_json(storage.read(name)), "the document")
+        return read()
     except FileNotFoundError:
         raise StoreError(f"{storage.url}: {name} is missing") from None
     except ValueError as error:
