@@ -76,6 +76,14 @@ def test_what_is_absent_is_named(root: Path) -> None:
     assert tree.find().left_out == ("samples without a row in forces.csv (1): run_1",)
 
 
+def test_a_table_of_other_ids_is_named_with_some_of_them(root: Path) -> None:
+    (root / "forces.csv").write_text("run,cd\n1,0.5\n2,0.25\n")
+    assert SampleTree(kind(**BY_NUMBER | {"sample_id": "run_0{}"}), root).find().left_out == (
+        "samples without a row in forces.csv (2): run_1, run_2",
+        "no row of forces.csv is of a sample, they are of run_01, run_02: see `sample_id` of the table",
+    )
+
+
 def test_two_different_rows_of_a_sample_are_its_problem(root: Path) -> None:
     (root / "forces.csv").write_text(FORCES + "2,0.5,0.1,\n1,0.3,-0.1,\n")
     samples = SampleTree(kind(**BY_NUMBER), root).discover()

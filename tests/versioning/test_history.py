@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from tests.helpers.small_source import KIND, write_source
-from zarr_core import diff, log
+from zarr_core import diff, log, write_sample
 from zarr_core.points.convert.conversion import convert
-from zarr_core.points.store.head import HEAD
+from zarr_core.points.store.head import HEAD, load_manifest
 from zarr_core.points.store.settings import ConversionSettings
 from zarr_core.storage import Storage
 from zarr_core.stores.summary import store_info
 from zarr_core.tag import main as tag
 from zarr_core.versioning import archive
 from zarr_core.versioning.gc import collect_garbage
+from zarr_core.versioning.generations import commit
 
 
 @pytest.fixture(params=["plain", "compressed"])
@@ -89,6 +92,26 @@ def test_settings_of_single_fields_are_named(tmp_path: Path, capsys: pytest.Capt
     assert wanted <= set(lines_of(diff, capsys, str(root), "1"))
     info = store_info(str(root))
     assert info.settings["field_dtypes"] == {"surface_position": "float32"}
+
+
+def test_samples_that_change_between_splits_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The numbers of samples stay the same."""
+    store = tmp_path / "store"
+    rows = np.random.default_rng(0).normal(size=(8, 3))
+    for sample_id, split in (("a", "train"), ("b", "train"), ("c", "val")):
+        write_sample(store, sample_id, {"surface_position": rows}, split=split, dataset_name="cars")
+    before = load_manifest(store)
+    for splits in ({"train": ["a", "c"], "val": ["b"]}, {"train": ["c", "a"], "val": ["b"]}):
+        commit(Storage(store), HEAD, lambda current, splits=splits: replace(current, splits=splits))
+    lines = changes(lines_of(log, capsys, str(store)))
+    assert lines[:5] == [
+        "splits: another order of train",
+        "added to train 1: c",
+        "removed from train 1: b",
+        "added to val 1: b",
+        "removed from val 1: c",
+    ]
+    assert before.splits == {"train": ["a", "b"], "val": ["c"]}
 
 
 def test_diff_of_two_generations(store: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -133,7 +133,7 @@ def _with_one(place: str) -> Callable[[str], str]:
 
     def check(text: str) -> str:
         if text.count(place) != 1 or set("{}") & set(text.replace(place, "")):
-            raise ValueError(f"must contain {place} once, and no other braces")
+            raise ValueError(f"must contain {place} once, and no other braces, such as those of a format")
         return text
 
     return check

@@ -17,7 +17,7 @@ from zarr_core._util.redaction import redact
 from zarr_core.errors import SourceError
 from zarr_core.format.names import MAX_NAME
 from zarr_core.sources.description import ReadText, SourceDescription, TableFile
-from zarr_core.sources.left_out import counted
+from zarr_core.sources.left_out import counted, some
 from zarr_core.sources.limits import MAX_PARAMETER_NUMBERS
 
 _NOT_OBJECTS = "expected objects in a list, or objects by key"
@@ -78,7 +78,10 @@ class Tables:
         """Sentences that name absent tables, samples without a row, and cells without a number."""
         notes = [f"there is no {file} beside the samples, so they have no scalars from it" for file in self._absent]
         for file, rows in self._rows:
-            notes += counted(f"samples without a row in {file}", [name for name in sample_ids if name not in rows])
+            without = [name for name in sample_ids if name not in rows]
+            notes += counted(f"samples without a row in {file}", without)
+            if rows and len(without) == len(sample_ids):
+                notes.append(f"no row of {file} is of a sample, they are of {some(rows)}: see `sample_id` of the table")
             notes += counted(f"values of {file} that are not a number were left out", self._without_number[file])
         return notes
 

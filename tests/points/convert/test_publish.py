@@ -6,6 +6,7 @@ import itertools
 import json
 import logging
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -303,6 +304,26 @@ def test_a_description_without_splits_leaves_those_of_the_store(tmp_path: Path) 
     source.kind.write_text(json.dumps(plain | {"splits": {"rule": "folders", "folders": {}}}))
     source.convert()
     assert source.reader().manifest.splits == {}
+
+
+def test_a_sample_that_went_with_its_line_changes_nothing_until_it_is_retired(tmp_path: Path) -> None:
+    """Neither does the order of its split, which is that of the items of datasets."""
+    source = Source(tmp_path)
+    source.write("case_1", "case_2", "case_3")
+    lines = source.root / "train.txt"
+    lines.write_text("case_1\ncase_2\ncase_3\n")
+    rule = {"rule": "files", "filename": "{split}.txt", "names": ["train"]}
+    source.kind.write_text(json.dumps(json.loads(source.kind.read_text()) | {"splits": rule}))
+    source.convert()
+    shutil.rmtree(source.root / "case_2")
+    lines.write_text("case_1\ncase_3\n")
+    assert source.convert().manifest.generation == 1
+    assert source.reader().manifest.split_ids("train") == ["case_1", "case_2", "case_3"]
+    lines.write_text("case_3\ncase_1\n")
+    source.convert()
+    assert source.reader().manifest.split_ids("train") == ["case_3", "case_1", "case_2"]
+    source.convert(retire_vanished=True)
+    assert source.reader().manifest.split_ids("train") == ["case_3", "case_1"]
 
 
 def test_a_permutation_is_not_applied_to_ids_of_another_form(tmp_path: Path) -> None:

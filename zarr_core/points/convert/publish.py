@@ -268,8 +268,11 @@ def _with_others(
     merged = {split: list(ids) for split, ids in splits.items()}
     for split, ids in known.items():
         kept = [i for i in ids if i in others]
-        if kept:
-            merged[split] = list(dict.fromkeys([*merged.get(split, ()), *kept]))
+        listed = merged.get(split, [])
+        if listed == [i for i in ids if i not in others]:
+            merged[split] = ids  # the source changed nothing: the order stays, too
+        elif kept:
+            merged[split] = list(dict.fromkeys([*listed, *kept]))
     return merged
 
 

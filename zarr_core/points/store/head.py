@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import chain
 from typing import Any
@@ -53,7 +53,23 @@ def changes(before: StoreManifest | None, after: StoreManifest) -> list[Change]:
     for what, old in _described(before, done["replaced"]).items():
         if old != new[what]:
             found.append(Change(what, note=f"{old} -> {new[what]}"))
+    found.extend(_moved(before, after))
     return found
+
+
+def _moved(before: StoreManifest, after: StoreManifest) -> Iterator[Change]:
+    """The samples that a split got or lost although the store had them and has them, and lists in another order."""
+    for split, ids in after.splits.items():
+        then = before.splits.get(split, [])
+        earlier, now = set(then), set(ids)
+        joined = sorted(before.samples.keys() & now - earlier)
+        left = sorted(after.samples.keys() & earlier - now)
+        if joined:
+            yield Change(f"added to {split}", tuple(joined))
+        if left:
+            yield Change(f"removed from {split}", tuple(left))
+        if then != ids and sorted(then) == sorted(ids):
+            yield Change("splits", note=f"another order of {split}")
 
 
 def _described(state: StoreManifest, replaced: Collection[str]) -> dict[str, object]:
