@@ -12,6 +12,7 @@ import pytest
 from tests.helpers.arrays import assert_equal
 from tests.helpers.documents import edit
 from tests.helpers.small_source import KIND
+from tests.helpers.stores import object_place
 from tests.points.read.engines.conftest import CHUNK
 from zarr_core.errors import CorruptChunkError, ManifestError, StoreError
 from zarr_core.points.convert.conversion import convert
@@ -114,9 +115,9 @@ def test_bytes_damaged_in_flight_are_fetched_again(root: Path) -> None:
         reader.read_sample("run_1")
 
 
-@pytest.mark.parametrize("at", [50, None, -1])
-def test_a_small_archive_damaged_in_flight_is_fetched_again(packed: Path, at: int | None) -> None:
-    """In its head, in a chunk, or where nothing is read."""
+@pytest.mark.parametrize("where", ["head", "chunk", "end"])
+def test_a_small_archive_damaged_in_flight_is_fetched_again(packed: Path, where: str) -> None:
+    at = {"head": 50, "chunk": object_place(packed, "run_1", "volume/velocity/c/2/0")[1] + 7, "end": -1}[where]
     truth = ZarrChunkReader(packed).read_sample("run_1")
     reader = ZarrChunkReader(packed, objects_factory=lambda url: Disturbed(open_objects(url), 1, at))
     assert_equal(reader.read_sample("run_1"), truth)
