@@ -22,6 +22,7 @@ from tests.helpers.servers.alerts import MailServer, Webhook
 from tests.platform.trial import Trial, corrupt, write_run
 from zarr_core.errors import TransferError
 from zarr_core.points.store.head import load_manifest
+from zarr_core.sources import resolve_kind
 from zarr_core.stage import stage_store
 
 
@@ -282,6 +283,21 @@ def test_rows_that_differ_from_the_source_are_found(filled: Trial) -> None:
     result = check_results(filled.run("refresh"))
     assert not result["equivalence"].passed
     assert result["checksums"].passed
+
+
+@pytest.mark.usefixtures("nothing_measured")
+def test_parameters_that_differ_from_the_source_are_found(trial: Trial, tmp_path: Path) -> None:
+    kind = tmp_path / "kind.yaml"
+    kind.write_text(json.dumps(resolve_kind("ahmedml").model_dump(mode="json") | {"parameters": ["drag.json"]}))
+    trial = Trial(trial.dataset.model_copy(update={"kind": str(kind)}), trial.instance)
+    parameters = write_run(trial.source, 1) / "drag.json"
+    parameters.write_text('{"drag": 0.25}')
+    stat = parameters.stat()
+    assert trial.convert_all().success
+    assert check_results(trial.run("refresh"))["equivalence"].passed
+    parameters.write_text('{"drag": 0.75}')
+    os.utime(parameters, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    assert not check_results(trial.run("refresh"))["equivalence"].passed
 
 
 @pytest.mark.usefixtures("nothing_measured")
