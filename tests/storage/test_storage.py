@@ -183,14 +183,3 @@ def test_a_folder_is_no_object(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     with pytest.raises(FileNotFoundError):
         Storage(tmp_path).read("folder")
-
-
-def test_only_places_of_one_machine_are_asked_for_what_a_worker_wrote(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for place in (str(tmp_path), "memory://store"):
-        with pytest.raises(StoreError, match="a worker has it, but it is not here"):
-            Storage(place).check_shared("name")
-    bucket = Storage("s3://bucket/store")
-    monkeypatch.setattr(Storage, "find", None)  # an error, if it were called
-    bucket.check_shared("name")

@@ -162,12 +162,8 @@ class Storage:
         return self.find(name) is not None
 
     def check_shared(self, name: str) -> None:
-        """Raise StoreError if an object that a worker has written or read is not here: its disk is another one.
-
-        Buckets are the same everywhere, so that nothing is asked for there.
-        """
-        is_bucket = not self.is_local and not self.root.startswith("memory:")
-        if not is_bucket and not self.exists(name):
+        """Raise StoreError if an object that a worker has written or read is not here: its disk is another one."""
+        if not self.exists(name):
             reason = "a worker has it, but it is not here: workers must have the same disk; use that, or a bucket"
             raise StoreError(f"{self.url}/{name}: {reason}")
 

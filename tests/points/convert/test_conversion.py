@@ -21,6 +21,7 @@ from tests.helpers.odd_arrays import ODD, odd_arrays
 from tests.helpers.small_source import SHARED, load_field, write_source
 from tests.helpers.stores import objects, stored_values
 from zarr_core import ZarrChunkReader
+from zarr_core._util.processes import WorkerPool
 from zarr_core.convert import convert, convert_aero_dataset, convert_fsspec_source, iter_convert, summary
 from zarr_core.errors import SourceError, StoreError
 from zarr_core.format.shuffle import shuffle_permutation
@@ -431,3 +432,22 @@ def test_arrays_have_the_units_of_their_fields(tmp_path: Path) -> None:
     assert units == {"position": {"units": "m"}, "pressure": {"units": "Pa"}, "humidity": {}}
     assert dict(zarr.open_group(folder.parent, mode="r")["volume/pressure"].attrs) == {"units": "Pa"}
     assert verify_store(str(tmp_path / "store"), source=str(tmp_path / "source")).ok
+
+
+@pytest.mark.parametrize("place", ["a folder", "memory"])
+def test_what_other_machines_wrote_is_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str) -> None:
+    """Processes of a pool have the disks of this one; an executor may be of other machines, memory is of a process."""
+    source, asked = write_source(tmp_path / "source", sample_ids=("run_1",)), []
+    store = str(tmp_path / "store") if place == "a folder" else "memory://written_elsewhere"
+    check = Storage.check_shared
+    monkeypatch.setattr(Storage, "check_shared", lambda self, name: asked.append(name) or check(self, name))
+    with WorkerPool(1) as pool:
+        (result,) = iter_convert("ahmedml", store, root=source, executor=pool)
+    if place == "memory":
+        assert (result.status, len(asked)) == ("failed", 1)
+        assert "a worker has it, but it is not here" in result.reason
+        return
+    assert (result.status, asked) == ("converted", [])
+    with ThreadPoolExecutor(1) as other:
+        (result,) = iter_convert("ahmedml", tmp_path / "another", root=source, executor=other)
+    assert (result.status, len(asked)) == ("converted", 1)

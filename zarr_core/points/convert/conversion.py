@@ -294,6 +294,8 @@ def convert_samples(
 
     with ExitStack() as cleanup:
         executor = executor or cleanup.enter_context(WorkerPool(workers))
+        # Processes of a pool have the disks and the settings of this one, and only memory of their own.
+        is_shared = isinstance(executor, WorkerPool) and not writer.storage.root.startswith("memory:")
         in_flight = EXECUTOR_IN_FLIGHT
         if isinstance(executor, WorkerPool):
             in_flight = calls_in_flight(executor.workers)
@@ -303,7 +305,10 @@ def convert_samples(
             if isinstance(result, WorkerDiedError) and result.seconds > result.deaths * seconds:
                 # It ended itself, because its code could not be interrupted; or it waited for a worker of the cluster.
                 result = TimeLimitError(seconds, str(result) if result.last else "")
-            yield failure(sample_id, result) if isinstance(result, Exception) else _shared(job, result)
+            if isinstance(result, Exception):
+                yield failure(sample_id, result)
+            else:
+                yield result if is_shared else _shared(job, result)
 
 
 def _shared(job: ConversionJob, result: ConversionResult) -> ConversionResult:
