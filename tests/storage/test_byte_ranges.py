@@ -6,6 +6,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from zarr_core.storage import maps
+from zarr_core.storage.byte_ranges import OPEN_FILES, LocalObjects, Request
+
 _LEFT_OPEN = """
 import posix
 import sys
@@ -21,3 +26,25 @@ def test_a_file_that_is_open_at_exit_is_closed_without_an_error(tmp_path: Path) 
     (tmp_path / "shard").write_bytes(b"data")
     ended = subprocess.run([sys.executable, "-c", _LEFT_OPEN, str(tmp_path)], capture_output=True, text=True)
     assert (ended.returncode, ended.stderr) == (0, "")
+
+
+def test_a_file_that_another_thread_drops_while_it_is_mapped_stays_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its handle, once closed, would be that of the next file that is opened, whose bytes the map would then have."""
+    if maps.file_system(str(tmp_path)) not in maps._LOCAL:
+        pytest.skip("files are mapped on disks of this machine only")
+    for number in range(2 * OPEN_FILES + 1):
+        (tmp_path / f"shard {number}").write_bytes(number.to_bytes(2, "big"))
+    objects = LocalObjects(str(tmp_path))
+    add = maps.Maps.add
+
+    def add_later(self: maps.Maps, name: str, handle: int) -> object:
+        others = [Request(f"shard {number}", 0, 2) for number in range(1, 2 * OPEN_FILES + 1)]
+        assert len([bytes(data) for data in objects.fetch(others)]) == 2 * OPEN_FILES
+        return add(self, name, handle)
+
+    monkeypatch.setattr(maps.Maps, "add", add_later)
+    found = objects.map("shard 0")
+    assert found is not None
+    assert found[:] == b"\0\0"

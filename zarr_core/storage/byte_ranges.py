@@ -128,7 +128,12 @@ class LocalObjects(Objects):
     def map(self, key: str) -> mmap.mmap | None:
         """The map of a file whose content never changes; None if it should be read instead."""
         try:
-            return self._maps.get(key) or self._maps.add(key, (self._files.get(key) or self._open(key)).handle)
+            found = self._maps.get(key)
+            if found is None:
+                # This name keeps it open: another thread may drop it from the table, and open another with its handle.
+                file = self._files.get(key) or self._open(key)
+                found = self._maps.add(key, file.handle)
+            return found
         except OSError:  # the read reports it
             return None
 
