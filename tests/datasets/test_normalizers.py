@@ -339,3 +339,19 @@ def test_a_single_number_keeps_its_shape() -> None:
             30.0,
             torch.promote_types(dtype, torch.float32),
         )
+
+
+@pytest.mark.parametrize("shape", [(0, 3), (3,), (1, 3), (255, 3), (256, 3), (2, 300, 3), (2, 3, 257, 3), (512, 3, 3)])
+@pytest.mark.parametrize("logscale", [False, True])
+def test_every_point_is_normalized_by_the_numbers_of_its_components(shape: tuple[int, ...], logscale: bool) -> None:
+    shift, unit = [1.5, -2.0, 100.0], [0.3, 7.0, -11.0]
+    normalizers = Normalizers({"velocity": {"kind": "fixed", "shift": shift, "unit": unit, "logscale": logscale}})
+    values = torch.randn(shape, generator=torch.Generator().manual_seed(1)) * 50
+    for given in (values, values.half(), values.double(), values.repeat_interleave(2, dim=-1)[..., ::2]):
+        expected = given.double()
+        if logscale:
+            expected = expected.sign() * expected.abs().log1p()
+        expected = (expected - torch.tensor(shift).double()) / torch.tensor(unit).double()
+        found = normalizers.normalize({"velocity": given})["velocity"]
+        assert found.dtype == torch.float32
+        torch.testing.assert_close(found, expected.float(), rtol=1e-5, atol=1e-5)

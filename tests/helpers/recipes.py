@@ -16,6 +16,7 @@ from typing import Any
 from unittest.mock import patch
 
 import numpy as np
+import torch
 
 from tests.helpers import fork_server
 
@@ -40,7 +41,7 @@ def digests(batch: Mapping[str, Any]) -> list[str]:
     """One digest of each sample of a batch: of all its values, bit for bit."""
     if "volume_ptr" in batch:  # samples one after the other
         return _digests_of_points(batch)
-    columns = [np.asarray(batch[field]) for field in sorted(batch)]
+    columns = [_array(batch[field]) for field in sorted(batch)]
     found = []
     for values in zip(*columns, strict=True):
         digest = hashlib.blake2b(digest_size=8)
@@ -50,9 +51,14 @@ def digests(batch: Mapping[str, Any]) -> list[str]:
     return found
 
 
+def _array(values: Any) -> np.ndarray:
+    """Values of PyTorch, NumPy or JAX, which may lie on a GPU."""
+    return np.asarray(values.cpu() if isinstance(values, torch.Tensor) else values)
+
+
 def _digests_of_points(batch: Mapping[str, Any]) -> list[str]:
     """One digest of each sample of a batch whose points are one after the other."""
-    stops = np.asarray(batch["volume_ptr"])
+    stops = batch["volume_ptr"].tolist()
     points = {field: values for field, values in batch.items() if field not in ("volume_ptr", "volume_batch")}
     found = []
     for start, stop in itertools.pairwise(stops):

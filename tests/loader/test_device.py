@@ -13,6 +13,7 @@ from torchdata.stateful_dataloader.stateful import Stateful
 
 import zarr_core.loader.device
 from tests.helpers.loading import NUMBERS
+from zarr_core import Normalizers
 from zarr_core.errors import ZarrCoreError
 from zarr_core.loader import EpochBatchSampler, ResumableLoader, to_device
 
@@ -139,7 +140,10 @@ def test_on_cuda_each_batch_is_copied_while_the_one_before_is_used(monkeypatch: 
     assert [batch.tolist() for (batch,) in resumed] == received[1:]
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+
+@needs_gpu
 def test_on_a_gpu_batches_arrive_unharmed() -> None:
     data = TensorDataset(torch.arange(4096 * 64, dtype=torch.float32).reshape(64, 4096))
     loader = to_device(ResumableLoader(data, EpochBatchSampler(64, 4, seed=1)), "cuda")
@@ -149,3 +153,45 @@ def test_on_a_gpu_batches_arrive_unharmed() -> None:
         assert batch.is_cuda
         arrived.append((batch * 2).cpu() / 2)
     assert all(map(torch.equal, arrived, plain))
+
+
+@pytest.fixture
+def no_waiting() -> Iterator[None]:
+    """PyTorch raises an error where a thread would wait for the GPU."""
+    torch.cuda.set_sync_debug_mode("error")
+    yield
+    torch.cuda.set_sync_debug_mode("default")
+
+
+@needs_gpu
+@pytest.mark.parametrize("pinned", [True, False])
+@pytest.mark.usefixtures("no_waiting")
+def test_on_a_gpu_batches_are_copied_and_normalized_without_waiting_for_it(pinned: bool) -> None:
+    numbers = {
+        "velocity": {"kind": "fixed", "shift": [1.0, 2.0, 3.0], "unit": [2.0, 4.0, 8.0]},
+        "pressure": {"kind": "fixed", "shift": [5.0], "unit": [0.5], "logscale": True},
+    }
+    generator = torch.Generator().manual_seed(0)
+    items = [
+        {
+            "velocity": torch.randn(4096, 3, generator=generator).half(),
+            "pressure": torch.randn(4096, 1, generator=generator).half(),
+            "drag": torch.tensor(0.25),
+        }
+        for _ in range(64)
+    ]
+    normalizers = Normalizers(numbers)
+    sampler = EpochBatchSampler(64, 4, seed=1)
+    loader = ResumableLoader(items, sampler, num_threads=2, pin_memory=pinned)
+    arrived = list(to_device(loader, "cuda", transform=normalizers.normalize))
+    physical = [normalizers.inverse(batch) for batch in arrived]
+    torch.cuda.set_sync_debug_mode("default")
+    assert len(arrived) == 16
+    loader.set_epoch(1)
+    loader.set_epoch(0)
+    for found, restored, batch in zip(arrived, physical, loader, strict=True):
+        for field, values in normalizers.normalize(batch).items():
+            assert found[field].device.type == "cuda"
+            assert found[field].dtype == torch.float32
+            torch.testing.assert_close(found[field].cpu(), values)
+            torch.testing.assert_close(restored[field].cpu(), batch[field].float(), rtol=1e-4, atol=1e-4)

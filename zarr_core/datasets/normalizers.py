@@ -35,6 +35,8 @@ GEOMETRY_SOURCE = "surface_position"
 
 # A spread that is smaller relative to the mean is rounding error. float16 is normalized as float32.
 _RESOLUTION = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-23}
+# Points in a row of values that are normalized together.
+_ROW_POINTS = 256
 
 
 class _NormalizerModel(pydantic.BaseModel):
@@ -143,7 +145,15 @@ class Normalizer:
         if self.logscale:
             sign = values.sign()
             values.abs_().log1p_().mul_(sign)
-        return values.sub_(self._on(values, self.shift)).div_(self._on(values, self.unit))
+        if values.device.type != "cpu" or len(self.shift) == 1 or not values.is_contiguous():
+            return values.sub_(self._on(values, self.shift)).div_(self._on(values, self.unit))
+        # On a CPU, rows of a few components take ten times as long as rows of many points.
+        shift, unit = self._on(values, self.shift), self._on(values, self.unit)
+        flat = values.view(-1)
+        in_rows = len(flat) - len(flat) % (_ROW_POINTS * len(shift))
+        for part, points in ((flat[:in_rows], _ROW_POINTS), (flat[in_rows:], 1)):
+            part.view(-1, points * len(shift)).sub_(shift.repeat(points)).div_(unit.repeat(points))
+        return values
 
     def denormalize(self, values: Tensor) -> Tensor:
         """Physical values of normalised ones, (..., components), on the device of ``values``. Differentiable."""
@@ -158,7 +168,11 @@ class Normalizer:
         # At least float32: half-precision predictions are promoted instead of rounding the statistics.
         dtype = torch.promote_types(values.dtype, torch.float32)
         # A single number for a single value: the result of a shape () has this shape, too.
-        return torch.tensor(numbers if values.ndim else numbers[0], dtype=dtype, device=values.device)
+        constants = torch.tensor(numbers if values.ndim else numbers[0], dtype=dtype)
+        if not values.is_cuda:
+            return constants.to(values.device)
+        # From other memory, the copy would wait until the device has done all that it was given.
+        return constants.pin_memory().to(values.device, non_blocking=True)
 
 
 class NormalizedBatch(dict[str, Tensor]):
