@@ -9,12 +9,14 @@ from pathlib import Path
 import pytest
 
 from zarr_core.storage import maps
-from zarr_core.storage.byte_ranges import OPEN_FILES, LocalObjects, Request
+from zarr_core.storage.byte_ranges import LocalObjects, Request
+from zarr_core.storage.open_files import OPEN_FILES
 
 _LEFT_OPEN = """
 import posix
 import sys
 from zarr_core.storage.byte_ranges import LocalObjects, Request
+from zarr_core.storage.open_files import OPEN_FILES
 objects = LocalObjects(sys.argv[1])
 list(objects.fetch([Request("shard", 0, 3)]))
 posix.kept = objects  # dropped after the module os is emptied

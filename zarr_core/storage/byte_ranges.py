@@ -10,8 +10,8 @@ import mmap
 import os
 import re
 import threading
-from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -21,9 +21,9 @@ from zarr_core.format.ranges import coalesce
 from zarr_core.storage.disk_cache import DiskCache
 from zarr_core.storage.maps import Maps
 from zarr_core.storage.memory_cache import MemoryCache
+from zarr_core.storage.open_files import OpenFiles
 from zarr_core.storage.storage import Storage
 
-OPEN_FILES = 128
 # A longer read allocates its own buffer.
 _BUFFER_BYTES = 8 << 20
 # Bytes of a coming request that the system is told to load, at most.
@@ -95,8 +95,7 @@ class LocalObjects(Objects):
     remote = False
 
     def __init__(self, folder: str) -> None:
-        self._folder = folder
-        self._files: OrderedDict[str, _File] = OrderedDict()
+        self._files = OpenFiles(folder)
         self._thread = threading.local()
         self._maps = Maps(folder)
 
@@ -104,7 +103,7 @@ class LocalObjects(Objects):
         """Let the system load bytes that are going to be read, so that a disk works on many requests at a time."""
         for request in requests:
             try:
-                file = self._files.get(request.key) or self._open(request.key)
+                file = self._files.get(request.key)
                 size = min(request.size or _ANNOUNCED_BYTES, _ANNOUNCED_BYTES)
                 os.posix_fadvise(file.handle, request.start, size, os.POSIX_FADV_WILLNEED)
             except (AttributeError, OSError):  # macOS has no such call; the read reports errors
@@ -122,7 +121,7 @@ class LocalObjects(Objects):
 
     def read_into(self, key: str, start: int, buffers: Sequence[Any]) -> int:
         """Fill buffers one after another from a position of a file; returns how many bytes were there."""
-        file = self._files.get(key) or self._open(key)
+        file = self._files.get(key)
         return os.preadv(file.handle, buffers, start)
 
     def map(self, key: str) -> mmap.mmap | None:
@@ -131,14 +130,14 @@ class LocalObjects(Objects):
             found = self._maps.get(key)
             if found is None:
                 # This name keeps it open: another thread may drop it from the table, and open another with its handle.
-                file = self._files.get(key) or self._open(key)
+                file = self._files.get(key)
                 found = self._maps.add(key, file.handle)
             return found
         except OSError:  # the read reports it
             return None
 
     def _read(self, request: Request) -> np.ndarray:
-        file = self._files.get(request.key) or self._open(request.key)
+        file = self._files.get(request.key)
         start, stop = request.start, request.stop
         if start < 0 or stop is None or stop - start > _BUFFER_BYTES:
             size = os.fstat(file.handle).st_size
@@ -157,15 +156,6 @@ class LocalObjects(Objects):
             done += more
         return check_size(request, buffer[:done])
 
-    def _open(self, key: str) -> _File:
-        file = self._files[key] = _File(f"{self._folder}/{key}")
-        while len(self._files) > OPEN_FILES:
-            try:
-                self._files.popitem(last=False)
-            except KeyError:  # another thread has closed it
-                break
-        return file
-
     def _buffer(self, size: int) -> np.ndarray:
         if size > _BUFFER_BYTES:
             return np.empty(size, np.uint8)
@@ -173,21 +163,6 @@ class LocalObjects(Objects):
         if kept is None or len(kept) < size:
             kept = self._thread.buffer = np.empty(size + size // 4, np.uint8)
         return kept[:size]
-
-
-class _File:
-    """A file that stays open while it is referenced: one thread may read it while another drops it from the table."""
-
-    __slots__ = ("handle",)
-
-    def __init__(self, path: str) -> None:
-        self.handle = -1
-        self.handle = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
-
-    def __del__(self, close: Callable[[int], None] = os.close) -> None:
-        # At exit, the interpreter may have emptied the module os before it drops the last reference to this object.
-        if self.handle >= 0:
-            close(self.handle)
 
 
 class RemoteObjects(Objects):

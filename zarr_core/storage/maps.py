@@ -12,6 +12,8 @@ import math
 import mmap
 import os
 import re
+import threading
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,6 +22,7 @@ import numpy as np
 
 from zarr_core.errors import ZarrCoreError
 from zarr_core.format.array_metadata import CHECKSUM_BYTES
+from zarr_core.storage.open_files import share_of_open_files
 
 _CHOICE = "ZARR_CORE_MMAP"
 # File systems on disks, or in the memory, of this machine.
@@ -83,7 +86,7 @@ class MappedChunks(NamedTuple):
 
 
 class Maps:
-    """Maps of files below a folder, kept until the process ends.
+    """Maps of files below a folder, kept as long as this object.
 
     Args:
         folder: local path.
@@ -94,10 +97,7 @@ class Maps:
 
     def __init__(self, folder: str) -> None:
         self._maps: dict[str, mmap.mmap] = {}
-        self._bytes_left = self._maps_left = 0
-        if _is_wanted() and file_system(folder) in _LOCAL:
-            self._bytes_left = int(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * _SHARE_OF_MEMORY)
-            self._maps_left = _limit_of_maps()
+        self._wanted = _is_wanted() and file_system(folder) in _LOCAL
 
     def get(self, name: str) -> mmap.mmap | None:
         """The map of a file; None if there is none yet."""
@@ -105,12 +105,50 @@ class Maps:
 
     def add(self, name: str, handle: int) -> mmap.mmap | None:
         """Map an open file; None if it should be read instead."""
-        size = os.fstat(handle).st_size if self._maps_left else 0
-        if not 0 < size <= self._bytes_left:
+        size = os.fstat(handle).st_size if self._wanted else 0
+        if not size or not _all.take(size):
             return None
-        self._bytes_left -= size
-        self._maps_left -= 1
-        return self._maps.setdefault(name, mmap.mmap(handle, size, prot=mmap.PROT_READ))
+        try:
+            added = mmap.mmap(handle, size, prot=mmap.PROT_READ)
+        except BaseException:
+            _all.give_back(size)
+            raise
+        weakref.finalize(added, _all.give_back, size).atexit = False
+        return self._maps.setdefault(name, added)
+
+
+class _AllMaps:
+    """What the maps of this process take of its memory and of its open files."""
+
+    def __init__(self) -> None:
+        self._count = self._bytes = 0
+        self.unlock()
+
+    def unlock(self) -> None:
+        """Forget who holds the lock: in a child process, it may be a thread that only the parent has."""
+        # Reentrant, because a garbage collection may give back a map at any point.
+        self._lock = threading.RLock()
+
+    def take(self, size: int) -> bool:
+        """Whether there may be one more map, of so many bytes, which are then taken."""
+        most = int(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * _SHARE_OF_MEMORY)
+        with self._lock:
+            fits = self._bytes + size <= most and self._count < share_of_open_files(_SHARE_OF_OPEN_FILES, _MAX_MAPS)
+            if fits:
+                self._bytes += size
+                self._count += 1
+            return fits
+
+    def give_back(self, size: int) -> None:
+        """A map of so many bytes is gone."""
+        with self._lock:
+            self._bytes -= size
+            self._count -= 1
+
+
+_all = _AllMaps()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_all.unlock)
 
 
 def _is_wanted() -> bool:
@@ -135,10 +173,3 @@ def file_system(folder: str) -> str:
         if inside and len(point) >= len(longest):  # a later mount at the same place hides the earlier one
             longest, found = point, after.split()[0]
     return found
-
-
-def _limit_of_maps() -> int:
-    import resource
-
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return _MAX_MAPS if soft == resource.RLIM_INFINITY else min(_MAX_MAPS, int(soft * _SHARE_OF_OPEN_FILES))

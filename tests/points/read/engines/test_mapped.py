@@ -23,7 +23,7 @@ from zarr_core.points.read import together
 from zarr_core.points.read.engines import mapped as engine_maps
 from zarr_core.points.read.engines.direct import DirectEngine
 from zarr_core.points.read.reader import ZarrChunkReader
-from zarr_core.storage import maps
+from zarr_core.storage import maps, open_files
 from zarr_core.storage.byte_ranges import LocalObjects
 from zarr_core.storage.maps import AT_ONCE_BYTES
 
@@ -204,11 +204,7 @@ def test_a_mapped_file_that_is_deleted_or_replaced_keeps_its_content(store: Path
 def test_a_file_that_vanishes_before_it_is_mapped_is_an_error(store: Path) -> None:
     reader = ZarrChunkReader(store)
     batch(reader, {})
-    engine = reader._engine
-    assert isinstance(engine, DirectEngine)
-    files = engine._this_process.files
-    assert isinstance(files, LocalObjects)
-    files._files.clear()  # as if many others had been opened since
+    open_files._opened.clear()  # as if many others had been opened since
     (path,) = store.glob("samples/run_2/*/volume/velocity/c/0/0")
     path.unlink()
     with pytest.raises(CorruptChunkError, match="run_2, volume_velocity.*c/0/0 is missing"):

@@ -1,0 +1,140 @@
+"""Limits of open files and of maps are those of the process, whose datasets share them."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+
+from zarr_core._util import reused_memory
+from zarr_core.points.convert.conversion import convert
+from zarr_core.storage import maps, open_files
+from zarr_core.storage.maps import Maps
+from zarr_core.storage.open_files import OpenFiles, share_of_open_files
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> str:
+    for number in range(20):
+        (tmp_path / str(number)).write_bytes(bytes([number]) * 100)
+    return str(tmp_path)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="counts the descriptors in /proc")
+def test_folders_share_the_limit_and_the_files_opened_last_stay_open(
+    folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gc.collect()
+    open_files._opened.clear()
+    monkeypatch.setattr(open_files, "OPEN_FILES", 6)
+    before = descriptors()
+    folders = [OpenFiles(folder) for _ in range(3)]
+    handles = [opened.get(str(number)).handle for opened in folders for number in range(6)]
+    assert descriptors() == before + 6
+    assert [folders[2].get(str(number)).handle for number in range(6)] == handles[-6:]
+    folders[0].get("0")
+    assert descriptors() == before + 6
+    del folders[2]
+    assert descriptors() == before + 1
+    with pytest.raises(FileNotFoundError):
+        folders[0].get("missing")
+    folders.clear()
+    assert descriptors() == before
+
+
+def test_maps_share_the_limits_and_give_back_what_they_took(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if maps.file_system(folder) not in maps._LOCAL:
+        pytest.skip("files are mapped on disks of this machine only")
+    gc.collect()
+    files, first, second = OpenFiles(folder), Maps(folder), Maps(folder)
+    taken = maps._all._count
+    monkeypatch.setattr(maps, "share_of_open_files", lambda share, most: taken + 3)
+
+    def add(to: Maps, number: int) -> bool:
+        file = files.get(str(number))
+        return to.add(str(number), file.handle) is not None
+
+    assert [add(first, 0), add(second, 0), add(first, 1), add(first, 2), add(second, 2)] == [True] * 3 + [False] * 2
+    held = first.get("0")
+    del first
+    assert [add(second, 2), add(second, 3)] == [True, False]
+    assert held is not None
+    assert held[:1] == b"\0"
+    del held
+    assert add(second, 3)
+    del second
+    assert maps._all._count == taken
+    monkeypatch.setattr(maps, "_SHARE_OF_MEMORY", 0.0)
+    assert not add(Maps(folder), 0)
+
+
+def test_the_limit_is_a_part_of_what_the_system_allows(monkeypatch: pytest.MonkeyPatch) -> None:
+    resource = pytest.importorskip("resource", reason="the system has no limits of resources")
+    monkeypatch.setattr(resource, "getrlimit", lambda what: (1000, 5000))
+    assert [share_of_open_files(0.25, 8192), share_of_open_files(0.25, 100)] == [250, 100]
+    monkeypatch.setattr(resource, "getrlimit", lambda what: (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    assert share_of_open_files(0.25, 8192) == 8192
+
+
+_MANY_DATASETS = """
+import resource
+import sys
+
+resource.setrlimit(resource.RLIMIT_NOFILE, (128, 128))
+from zarr_core.points.read.reader import ZarrChunkReader
+
+readers = [ZarrChunkReader(sys.argv[1]) for _ in range(8)]
+for reader in readers:
+    for sample in reader.sample_ids:
+        reader.read_sample(sample, {"volume": 8})
+print("read")
+"""
+
+
+def test_many_datasets_are_read_where_a_process_may_open_few_files(tmp_path: Path) -> None:
+    files = {"volume_position": "xyz.pt", "volume_pressure": "p.pt"}
+    for number in range(60):
+        sample = tmp_path / "source" / f"case_{number}"
+        sample.mkdir(parents=True)
+        torch.save(torch.full((20, 3), float(number)), sample / "xyz.pt")
+        torch.save(torch.full((20,), float(number)), sample / "p.pt")
+    (tmp_path / "many.yaml").write_text(json.dumps({"name": "many", "samples": "case_*", "files": files}))
+    store = str(tmp_path / "store")
+    assert convert(str(tmp_path / "many.yaml"), store, source_url=str(tmp_path / "source"), chunk_points=8).ok
+    read = subprocess.run([sys.executable, "-c", _MANY_DATASETS, store], capture_output=True, text=True)
+    assert (read.returncode, read.stdout, read.stderr) == (0, "read\n", "")
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+def test_a_child_does_not_wait_for_a_thread_that_only_its_parent_has() -> None:
+    held, done = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with reused_memory._kept._lock, maps._all._lock:
+            held.set()
+            done.wait()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    try:
+        held.wait()
+        child = os.fork()
+        if not child:
+            free = [owner._lock.acquire(blocking=False) for owner in (reused_memory._kept, maps._all)]
+            os._exit(0 if free == [True, True] else 1)
+        assert os.waitpid(child, 0) == (child, 0)
+    finally:
+        done.set()
+        thread.join()
+
+
+def descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
