@@ -1,4 +1,4 @@
-"""What parameters, transforms and mixtures cost beside the plain dataset: time of a batch, local.
+"""What parameters, transforms, mixtures and normalization cost beside the plain dataset: time of a batch, local.
 
 ``python -m benchmarks.items`` makes two copies of a store of 128 samples of two domains. Batches of 8 samples, 16,384
 volume and 4,096 surface points of each. The datasets take turns in random order, an epoch each; ratios of the medians.
@@ -26,6 +26,8 @@ from zarr_core.convert import convert
 SAMPLES, BATCH = 128, 8
 DRAW = {"num_volume_points": 16_384, "num_surface_points": 4_096}
 PLAIN, COPY, MIXTURE = "plain", "plain, the other store", "mixture of two stores"
+# Work on each value, which no other row has. It has no limit.
+NORMALIZED = "normalized"
 LIMIT = 1.05
 # Epochs until nearly all chunks were read.
 WARM = 20
@@ -74,12 +76,16 @@ def datasets(stores: list[str], draw: Mapping[str, int]) -> dict[str, Any]:
     config = {"kind": "point", "split": "all", **draw}
     one, other = (build_dataset(config | {"root": store}) for store in stores)
     in_one = config | {"root": stores[0]}
+    numbers = {"kind": "fixed", "shift": [1.0] * 3, "unit": [10.0] * 3}
     return {
         PLAIN: build_dataset(in_one),
         COPY: build_dataset(config | {"root": stores[1]}),
         "with parameters": build_dataset(in_one | {"parameters": ["drag", "inflow"]}),
         "with a transform of items": build_dataset(in_one | {"transform": keep}),
         "with a transform of batches": build_dataset(in_one | {"batch_transform": keep}),
+        NORMALIZED: build_dataset(
+            in_one | {"normalizers": dict.fromkeys(("volume_position", "volume_velocity"), numbers)}
+        ),
         MIXTURE: MixedDataset({"one": one, "other": other}, size=SAMPLES),
     }
 
@@ -112,7 +118,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     arguments = parse(parser, rounds=60)
     torch.set_num_threads(1)
-    result = Result("items", "Parameters, transforms and mixtures", arguments)
+    result = Result("items", "Parameters, transforms, mixtures and normalization", arguments)
     points = {"volume": 40_000, "surface": 10_000}
     result.describe(
         f"{SAMPLES} samples of {points['volume']:,} volume and {points['surface']:,} surface points, float16 but for "
@@ -125,7 +131,7 @@ def main() -> None:
     rows: list[list[Value]] = [[name, 1000 * seconds, compared[name]] for name, seconds in found.items()]
     result.add_table("Time of a batch", ("dataset", "ms", "/ plain"), rows)
     for name, ratio in compared.items():
-        if name not in (PLAIN, COPY):
+        if name not in (PLAIN, COPY, NORMALIZED):
             result.add_target(f"{name} / plain", ratio, "at most", LIMIT)
     result.save()
 

@@ -23,6 +23,7 @@ ORDER = (
     "endurance",
     "resume",
     "items",
+    "gpu",
     "conversion",
     "solvers",
     "cluster",

@@ -119,6 +119,8 @@ class Run:
         processes = []
         for rank, record in enumerate(records):
             variables: dict[str, object] = {"ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": 1}
+            if self.world > torch.cuda.device_count():  # NCCL refuses two ranks on one GPU
+                variables["CUDA_VISIBLE_DEVICES"] = ""
             if self.world > 1:  # as torchrun does
                 variables |= {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": self.world, "GROUP_RANK": 0}
                 variables |= {"LOCAL_WORLD_SIZE": self.world, "TORCHELASTIC_RUN_ID": "recipe"}

@@ -152,7 +152,8 @@ class Normalizer:
         flat = values.view(-1)
         in_rows = len(flat) - len(flat) % (_ROW_POINTS * len(shift))
         for part, points in ((flat[:in_rows], _ROW_POINTS), (flat[in_rows:], 1)):
-            part.view(-1, points * len(shift)).sub_(shift.repeat(points)).div_(unit.repeat(points))
+            of_row = [numbers.expand(points, -1).reshape(-1) for numbers in (shift, unit)]
+            part.view(-1, points * len(shift)).sub_(of_row[0]).div_(of_row[1])
         return values
 
     def denormalize(self, values: Tensor) -> Tensor:
