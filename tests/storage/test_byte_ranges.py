@@ -6,16 +6,17 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from zarr_core.storage import maps
-from zarr_core.storage.byte_ranges import LocalObjects, Request
+from zarr_core.storage.byte_ranges import LocalObjects, Request, WholeObjects
 from zarr_core.storage.open_files import OPEN_FILES
 
 _LEFT_OPEN = """
 import posix
 import sys
-from zarr_core.storage.byte_ranges import LocalObjects, Request
+from zarr_core.storage.byte_ranges import LocalObjects, Request, WholeObjects
 from zarr_core.storage.open_files import OPEN_FILES
 objects = LocalObjects(sys.argv[1])
 list(objects.fetch([Request("shard", 0, 3)]))
@@ -50,3 +51,14 @@ def test_a_file_that_another_thread_drops_while_it_is_mapped_stays_the_file(
     found = objects.map("shard 0")
     assert found is not None
     assert found[:] == b"\0\0"
+
+
+def test_ranges_of_whole_objects_are_taken_from_them_and_others_are_fetched(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"0123456789")
+    (tmp_path / "b").write_bytes(b"abcdef")
+    objects = WholeObjects(LocalObjects(str(tmp_path)), {"a": np.frombuffer(b"ABCDEF", np.uint8)})
+    wanted = [Request("a", 0, 6), Request("b", 1, 3), Request("a", 4, 8), Request("a", 2)]
+    fetched = [bytes(data) for data in objects.fetch(wanted) if isinstance(data, np.ndarray)]
+    assert fetched == [b"ABCDEF", b"bc", b"4567", b"23456789"]
+    objects.discard([Request("a", 0, 2)])
+    assert [bytes(data) for data in objects.fetch([Request("a", 0, 6)])] == [b"012345"]
