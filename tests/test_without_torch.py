@@ -6,11 +6,13 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from tests.helpers.small_source import write_source
+from zarr_core import EpochBatchSampler, ResumableLoader, build_dataset
 from zarr_core.convert import convert
 from zarr_core.matrix import WideMatrix
 
@@ -70,6 +72,19 @@ def test_the_lines_of_the_recipe_read_batches(place: Path) -> None:
     code = block.replace("/data/ahmedml_store", "store").replace("4096", "16")
     form = 'batch["volume_pressure"].shape, batch["volume_pressure"].dtype.name'
     run(place, f"import sys\nsys.modules['torch'] = None\n{code}\nassert ({form}) == ((2, 16, 1), 'float16'), ({form})")
+
+
+def test_the_lines_of_the_recipe_read_what_a_loader_reads(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (block,) = re.findall(r"```python\n(.*?)```", RECIPE.read_text(), re.DOTALL)
+    monkeypatch.chdir(place)
+    lines: dict[str, Any] = {}
+    exec(block.replace("/data/ahmedml_store", "store").replace("4096", "16"), lines)
+    config = {"kind": "point", "root": "store", "split": "train", "num_volume_points": 16, "dtype": "stored"}
+    dataset = build_dataset(config | {"fields": list(lines["batch"])})
+    (batch,) = ResumableLoader(dataset, EpochBatchSampler.of(dataset, batch_size=4, seed=1))
+    for field, values in lines["batch"].items():
+        drawn = batch[field].numpy().reshape(-1, *values.shape[1:])
+        np.testing.assert_array_equal(drawn[: len(values)], values)
 
 
 def test_commands_of_stores_run(place: Path) -> None:

@@ -6,6 +6,8 @@ import errno
 import gc
 import os
 import pickle
+import subprocess
+import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -164,3 +166,15 @@ def test_threads_never_share_memory() -> None:
     with ThreadPoolExecutor(4) as threads:
         list(threads.map(work, range(4)))
     assert not wrong
+
+
+_LEFT = """
+import posix
+from zarr_core._util import reused_memory
+posix.kept = reused_memory.empty((1 << 20,), "u1")  # dropped after the modules are emptied
+"""
+
+
+def test_memory_that_is_in_use_at_exit_is_no_error() -> None:
+    ended = subprocess.run([sys.executable, "-c", _LEFT], capture_output=True, text=True)
+    assert (ended.returncode, ended.stderr) == (0, "")

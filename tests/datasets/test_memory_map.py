@@ -5,12 +5,14 @@ from __future__ import annotations
 import errno
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from tests.helpers.beta_matrix import FEATURES
 from zarr_core import MatrixDataset
+from zarr_core.datasets import memory_map
 from zarr_core.errors import ZarrCoreError
 
 
@@ -90,3 +92,21 @@ def test_large_selections_are_written_block_by_block(
     dataset = MatrixDataset(url)
     np.testing.assert_array_equal(dataset.to_memmap(tmp_path / "all.npy"), beta)
     np.testing.assert_allclose(np.delete(dataset.feature_means(), 7), np.nanmean(np.delete(beta, 7, 1), 0), rtol=1e-5)
+
+
+def test_a_file_that_another_process_replaces_during_the_check_is_not_returned(
+    written: tuple[str, np.ndarray], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, beta = written
+    path = tmp_path / "all.npy"
+    MatrixDataset(url).to_memmap(path)
+    check = memory_map._checksum
+
+    def replaced(mapped: np.memmap[Any, Any]) -> int:
+        monkeypatch.setattr(memory_map, "_checksum", check)
+        MatrixDataset(url, ["b2s0"], FEATURES[:3]).to_memmap(path)
+        return check(mapped)
+
+    monkeypatch.setattr(memory_map, "_checksum", replaced)
+    np.testing.assert_array_equal(MatrixDataset(url).to_memmap(path), beta)
+    assert np.load(path).shape == (1, 3)

@@ -20,6 +20,7 @@ from tests.helpers.matrices import FEATURES, SMALL, append, block
 from tests.helpers.odd_arrays import ODD, odd_arrays
 from zarr_core.errors import MatrixError, StoreError, UnknownFieldError
 from zarr_core.matrix import WideMatrix
+from zarr_core.matrix.read.reader import MatrixReader
 from zarr_core.storage import Storage
 
 
@@ -230,3 +231,23 @@ def test_an_interrupted_creation_is_completed(tmp_path: Path, monkeypatch: pytes
     expected = append(matrix, "a", 1)["beta"]["a_s0"]
     array = zarr.open_array(tmp_path / "beta.zarr", mode="r")
     np.testing.assert_array_equal(np.asarray(array[0]), expected)
+
+
+def test_a_refresh_in_another_thread_changes_no_read_that_has_begun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = WideMatrix.create(tmp_path, FEATURES, {"beta": "float32"}, **SMALL)
+    for seed, batch_id in enumerate(("a", "b")):
+        append(writer, batch_id, 2, seed)
+    reader = WideMatrix.open(tmp_path)
+    expected = reader.read(["b_s0"])
+    writer.retire(batch_ids=["a"])
+    numbers = MatrixReader._numbers
+
+    def refreshed_meanwhile(self: MatrixReader, *arguments: Any) -> np.ndarray:
+        self.refresh()
+        return numbers(self, *arguments)
+
+    monkeypatch.setattr(MatrixReader, "_numbers", refreshed_meanwhile)
+    np.testing.assert_array_equal(WideMatrix.open(tmp_path, generation=3).read(["b_s0"]), expected)
+    np.testing.assert_array_equal(reader.read(["b_s0"]), expected)

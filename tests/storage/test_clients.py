@@ -70,3 +70,16 @@ def test_a_store_of_obstore_for_something_else_is_refused() -> None:
     with pytest.raises(StoreError, match="obstore serves s3, .*pass a filesystem of fsspec"):
         Storage("memory://store", client=MemoryStore())
     assert type(open_backend("s3://bucket/store", client=S3Store("bucket", region="x"))) is ObstoreBackend
+
+
+def test_another_thread_may_find_a_fork_at_the_same_time() -> None:
+    storage = Storage("memory://clients")
+    storage.list()
+
+    class Replaced(dict[bool, Any]):
+        def __setitem__(self, for_data: bool, client: Any) -> None:
+            super().__setitem__(for_data, client)
+            storage._clients = {}  # as the other thread does
+
+    storage._clients = Replaced()
+    assert storage.list() == {}

@@ -9,12 +9,14 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from zarr_core._util import reused_memory
 from zarr_core.points.convert.conversion import convert
+from zarr_core.points.store.settings import Layout
 from zarr_core.storage import maps, open_files
 from zarr_core.storage.maps import Maps
 from zarr_core.storage.open_files import OpenFiles, share_of_open_files
@@ -90,7 +92,7 @@ import sys
 resource.setrlimit(resource.RLIMIT_NOFILE, (128, 128))
 from zarr_core.points.read.reader import ZarrChunkReader
 
-readers = [ZarrChunkReader(sys.argv[1]) for _ in range(8)]
+readers = [ZarrChunkReader(sys.argv[1], engine=sys.argv[2]) for _ in range(8)]
 for reader in readers:
     for sample in reader.sample_ids:
         reader.read_sample(sample, {"volume": 8})
@@ -98,7 +100,8 @@ print("read")
 """
 
 
-def test_many_datasets_are_read_where_a_process_may_open_few_files(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("engine", "layout"), [("direct", "directory"), ("direct", "packed"), ("zarr", "packed")])
+def test_many_datasets_are_read_where_a_process_may_open_few_files(tmp_path: Path, engine: str, layout: Layout) -> None:
     files = {"volume_position": "xyz.pt", "volume_pressure": "p.pt"}
     for number in range(60):
         sample = tmp_path / "source" / f"case_{number}"
@@ -107,8 +110,9 @@ def test_many_datasets_are_read_where_a_process_may_open_few_files(tmp_path: Pat
         torch.save(torch.full((20,), float(number)), sample / "p.pt")
     (tmp_path / "many.yaml").write_text(json.dumps({"name": "many", "samples": "case_*", "files": files}))
     store = str(tmp_path / "store")
-    assert convert(str(tmp_path / "many.yaml"), store, source_url=str(tmp_path / "source"), chunk_points=8).ok
-    read = subprocess.run([sys.executable, "-c", _MANY_DATASETS, store], capture_output=True, text=True)
+    settings: dict[str, Any] = {"source_url": str(tmp_path / "source"), "chunk_points": 8, "layout": layout}
+    assert convert(str(tmp_path / "many.yaml"), store, **settings).ok
+    read = subprocess.run([sys.executable, "-c", _MANY_DATASETS, store, engine], capture_output=True, text=True)
     assert (read.returncode, read.stdout, read.stderr) == (0, "read\n", "")
 
 

@@ -404,3 +404,11 @@ def test_an_error_of_obstore_is_one_line_with_the_reason_of_the_system(host: str
     assert url in described
     assert reason in described
     assert not {"Debug", "{", "\n"} & set(re.findall(r"Debug|[{\n]", described))
+
+
+def test_no_request_is_repeated_while_the_interpreter_ends() -> None:
+    service = Service("s3://bucket")
+    ending = RuntimeError("cannot schedule new futures after interpreter shutdown")
+    outcome, attempts = run(service, ending, "answer")
+    assert (outcome, attempts) == (ending, 1)
+    assert run(service, RuntimeError("Session is closed"), "answer") == ("answer", 2)

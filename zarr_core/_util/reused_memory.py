@@ -95,7 +95,7 @@ class _Lease(np.ndarray):
     NumPy lets an array refer to the array below its base, but not to what is no array, as the block is.
     """
 
-    # The name is bound here, because the module may be empty when the interpreter ends.
-    def __del__(self, give_back: Callable[[mmap.mmap], None] = _kept.give_back) -> None:
-        if isinstance(self.base, mmap.mmap):  # views of these bytes have others
+    # The names are bound here, because the modules may be empty when the interpreter ends.
+    def __del__(self, give_back: Callable[[Any], None] = _kept.give_back, block: type = mmap.mmap) -> None:
+        if isinstance(self.base, block):  # views of these bytes have others
             give_back(self.base)

@@ -6,7 +6,6 @@ import hashlib
 import json
 from collections import UserList
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cached_property
 from typing import Any, NamedTuple, SupportsIndex, overload
 
 import torch
@@ -15,6 +14,7 @@ from torch.utils.data import Dataset
 from torch.utils.data._utils.collate import default_collate_fn_map
 from torch.utils.data.dataloader import default_collate
 
+from zarr_core._util.cached import cached_property
 from zarr_core.datasets.collation import Collate, check_fields, named, same_dtype
 from zarr_core.errors import ZarrCoreError
 

@@ -42,13 +42,14 @@ def memory_mapped(
         OSError: the disk has no room for the file.
     """
     file = Path(path)
-    if not _holds(file, fingerprint):  # a complete file needs no lock, so its folder may be read-only
+    mapped = _complete(file, fingerprint)  # a complete file needs no lock, so its folder may be read-only
+    if mapped is None:
         file.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(f"{file}.lock"):
-            if not _holds(file, fingerprint):
+            mapped = _complete(file, fingerprint)
+            if mapped is None:
                 _write(file, fingerprint, shape, dtype, fill)
-    mapped = np.load(file, mmap_mode="r", allow_pickle=False)
-    assert isinstance(mapped, np.memmap)
+                mapped = _map(file)
     return mapped
 
 
@@ -58,8 +59,8 @@ def row_blocks(shape: tuple[int, int], itemsize: int) -> list[slice]:
     return [slice(start, min(start + step, shape[0])) for start in range(0, shape[0], step)]
 
 
-def _holds(file: Path, fingerprint: str) -> bool:
-    """Whether the file is complete and matches the fingerprint.
+def _complete(file: Path, fingerprint: str) -> np.memmap[Any, Any] | None:
+    """The map of the file; None unless it is complete and matches the fingerprint.
 
     Raises:
         ZarrCoreError: the file exists without a description, so it was not written here.
@@ -68,14 +69,25 @@ def _holds(file: Path, fingerprint: str) -> bool:
         recorded = json.loads(description(file).read_text())
     except FileNotFoundError:
         if not file.exists():
-            return False
+            return None
         # The description is written first, so a file without one is not ours.
         raise ZarrCoreError(f"{file} exists and was not written by zarr_core; choose another path") from None
     except ValueError:
-        return False
+        return None
     if not isinstance(recorded, dict) or recorded.get("fingerprint") != fingerprint:
-        return False
-    return file.exists() and _checksum(file) == recorded.get("crc32c")
+        return None
+    try:
+        mapped = _map(file)
+    except (FileNotFoundError, ValueError):
+        return None
+    # That of the map: another process may have put a file with other cells into its place since.
+    return mapped if _checksum(mapped) == recorded.get("crc32c") else None
+
+
+def _map(file: Path) -> np.memmap[Any, Any]:
+    mapped = np.load(file, mmap_mode="r", allow_pickle=False)
+    assert isinstance(mapped, np.memmap)
+    return mapped
 
 
 def _write(
@@ -93,7 +105,7 @@ def _write(
         raise
     del array
     # The description first: a file that does not match it is written again.
-    record = {"fingerprint": fingerprint, "shape": list(shape), "dtype": dtype, "crc32c": _checksum(temporary)}
+    record = {"fingerprint": fingerprint, "shape": list(shape), "dtype": dtype, "crc32c": _checksum(_map(temporary))}
     described = file.with_name(f"{file.name}.json.tmp")
     described.write_text(json.dumps(record, indent=1) + "\n")
     os.replace(described, description(file))
@@ -114,11 +126,12 @@ def reserve(file: Path) -> None:
                 raise OSError(error.errno, error.strerror, str(file)) from None
 
 
-def _checksum(file: Path) -> int:
+def _checksum(mapped: np.memmap[Any, Any]) -> int:
+    """Of the file, from its beginning."""
+    data: Any = mapped.base
     checksum = 0
-    with file.open("rb") as opened:
-        while block := opened.read(1 << 22):
-            checksum = google_crc32c.extend(checksum, block)
+    for start in range(0, len(data), 1 << 22):
+        checksum = google_crc32c.extend(checksum, data[start : start + (1 << 22)])
     return checksum
 
 

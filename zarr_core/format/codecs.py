@@ -12,11 +12,12 @@ import math
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
+from zarr_core._util.cached import cached_property
 from zarr_core._util.numcodecs import Blosc, Zstd, blosc
 from zarr_core.errors import SourceError, StoreError
 from zarr_core.format import pcodec

@@ -15,11 +15,11 @@ import struct
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from zarr_core._util.cached import cached_property
 from zarr_core._util.documents import DocumentError, expect, parse_json, to_json
 from zarr_core.errors import SourceError
 from zarr_core.format.names import check_relative_path

@@ -15,12 +15,13 @@ import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import partial
 from typing import NamedTuple, TypeVar
 
 from tqdm import tqdm
 
 from zarr_core._util.arguments import check_names, whole_number
+from zarr_core._util.cached import cached_property
 from zarr_core._util.commands import shell
 from zarr_core._util.processes import map_in_processes
 from zarr_core._util.units import format_size

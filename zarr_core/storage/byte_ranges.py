@@ -200,7 +200,7 @@ class RemoteObjects(Objects):
 
     def _meet(self, key: str, version: str) -> None:
         if not version or self._versions.get(key) != version:
-            if len(self._versions) == _KNOWN_VERSIONS:
+            if len(self._versions) >= _KNOWN_VERSIONS:
                 self._versions.clear()
             self._versions[key] = version
             self.met += 1

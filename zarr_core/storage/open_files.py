@@ -60,7 +60,8 @@ class OpenFiles:
         return _opened.get((self._number, name)) or self._open(name)
 
     def _open(self, name: str) -> OpenFile:
-        file = _opened[self._number, name] = OpenFile(f"{self._folder}/{name}")
+        # Replacing an entry would close the file of another thread in the middle of the change of the table.
+        file = _opened.setdefault((self._number, name), OpenFile(f"{self._folder}/{name}"))
         while len(_opened) > share_of_open_files(_SHARE, OPEN_FILES):
             try:
                 _opened.popitem(last=False)

@@ -46,6 +46,8 @@ _REFUSALS = {
 }
 _WITHOUT_CREDENTIALS = {"NoCredentialsError", "PartialCredentialsError", "UnauthenticatedError"}
 _PERMANENT = (FileNotFoundError, PermissionError, TypeError, AttributeError, NotImplementedError, MemoryError)
+# What a client that uses threads raises once the interpreter has begun to end.
+_ENDING = "cannot schedule new futures"
 # obstore reports the status, and the reason of the operating system, in the text of its errors only.
 _SYSTEM_REASON = re.compile(r'(?:message|error): "([^"]+)"')
 _OBSTORE_STATUS = re.compile(r"status code: (\d{3})\b")
@@ -245,6 +247,8 @@ def is_transient(error: BaseException) -> bool:
         return False
     if isinstance(error, ZarrCoreError):
         return isinstance(error, TruncatedError)
+    if isinstance(error, RuntimeError) and _ENDING in str(error):
+        return False
     status = status_of(error)
     return status is None or status in (408, 409, 425, 429) or (status >= 500 and status != 501)
 

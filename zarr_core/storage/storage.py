@@ -334,9 +334,10 @@ class Storage:
             self._clients = {}
             self._service = retries.service(self.root)
             self._process = os.getpid()
-        if for_data not in self._clients:
-            self._clients[for_data] = open_backend(self.root, for_data=for_data, client=self.client)
-        return self._clients[for_data]
+        clients = self._clients  # another thread may have found the fork, too, and replace them
+        if for_data not in clients:
+            clients[for_data] = open_backend(self.root, for_data=for_data, client=self.client)
+        return clients[for_data]
 
     def request(self, name: str, request: Callable[[RemoteBackend], Awaitable[T]], n_bytes: int = 0) -> T:
         """Make a request with retries."""

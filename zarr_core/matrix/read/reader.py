@@ -189,7 +189,7 @@ class MatrixReader:
             return out
         columns = None
         if feature_ids is not None:
-            self._numbers(sample_ids)
+            self._numbers(state, sample_ids)
             columns = self.feature_ids.positions(feature_ids)
         shape = len(sample_ids), state.axis.length if columns is None else len(columns)
         if out is not None:
@@ -201,12 +201,11 @@ class MatrixReader:
                 size = f"{shape[0]:,} samples x {shape[1]:,} features"
                 raise StoreError(f"{self.url}: {size} do not fit in memory; read fewer at a time") from error
         if out.size:
-            self._read_into(out, sample_ids, columns, value)
+            self._read_into(out, state, sample_ids, columns, value)
         return out
 
-    def _numbers(self, sample_ids: Sequence[str]) -> np.ndarray:
-        """(samples,) int64 number of each sample; raises UnknownFieldError."""
-        state = self._state
+    def _numbers(self, state: MatrixState, sample_ids: Sequence[str]) -> np.ndarray:
+        """(samples,) int64 number of each sample in a generation; raises UnknownFieldError."""
         of_state, asked, numbers = self._last
         if of_state is state and type(sample_ids) is list and sample_ids == asked:
             return numbers
@@ -221,11 +220,18 @@ class MatrixReader:
         self._last = state, asked, numbers
         return numbers
 
-    def _read_into(self, out: np.ndarray, sample_ids: Sequence[str], columns: np.ndarray | None, value: str) -> None:
-        state, fetcher = self._state, self._fetcher
+    def _read_into(
+        self,
+        out: np.ndarray,
+        state: MatrixState,
+        sample_ids: Sequence[str],
+        columns: np.ndarray | None,
+        value: str,
+    ) -> None:
+        fetcher = self._fetcher
         try:
             if not copy_rows(fetcher, state.row_copy, value, sample_ids, columns, out):
-                read_cells(fetcher, state, value, self._numbers(sample_ids), columns, out)
+                read_cells(fetcher, state, value, self._numbers(state, sample_ids), columns, out)
             self._replaced.check(state, fetcher.objects)
         except CorruptChunkError as error:
             check_kept(self._storage, HEAD, state, error)
@@ -327,7 +333,8 @@ class MatrixReader:
 
     def _cells(self, value: str) -> lazy.Cells:
         self.table_name(value)
-        return lazy.Cells(copy.copy(self).read, self._state, self.feature_ids, value)
+        fixed = copy.copy(self)  # which no refresh changes
+        return lazy.Cells(fixed.read, fixed._state, self.feature_ids, value)
 
     def table_name(self, value: str | None) -> str:
         """The name of a value table: by default "beta", or that of the only one.

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import count
 from typing import NamedTuple
 
+from zarr_core._util.cached import cached_property
 from zarr_core.matrix.store.layout import ChunkLayout
 
 #: Ending of the column-major arrays' names.

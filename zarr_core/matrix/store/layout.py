@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 
+from zarr_core._util.cached import cached_property
 from zarr_core.format.array_metadata import ArrayLayout
 from zarr_core.format.codecs import Codec
 from zarr_core.format.shards import encode_shard

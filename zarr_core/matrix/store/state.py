@@ -6,7 +6,6 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from itertools import count
 from operator import attrgetter
 from typing import Annotated, Any, Literal
@@ -14,6 +13,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import AfterValidator, Field, TypeAdapter
 
+from zarr_core._util.cached import cached_property
 from zarr_core._util.documents import parse_model
 from zarr_core.errors import ManifestError, ZarrCoreError
 from zarr_core.format.array_metadata import MAX_CHUNKS, VALUE_DTYPES

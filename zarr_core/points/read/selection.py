@@ -110,7 +110,7 @@ class Selection:
             grid = entry.domains[domain]
             wanted = min(self.num_points.get(stream) or grid.n_points, grid.n_points)
             streams.append((stream, grid.n_points, grid.chunk_points, wanted))
-        if len(self._samples) == _MAX_SAMPLES:
+        if len(self._samples) >= _MAX_SAMPLES:
             self._samples.clear()
         chosen = SelectedSample(entry, columns, streams, [wanted for *_, wanted in streams])
         self._samples[sample_id] = chosen
@@ -140,7 +140,7 @@ class Selection:
         if self.coords is not None:
             name, domain, _, stream = self.coords
             columns.append(SelectedColumn(name, own[manifest.domains[domain].position], domain, stream))
-        if len(self._known) == _MAX_KNOWN:
+        if len(self._known) >= _MAX_KNOWN:
             self._known.clear()
         chosen = SelectedColumns(columns)
         self._known[id(own)] = own, chosen

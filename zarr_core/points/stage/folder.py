@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import partial
 from typing import Any
 
+from zarr_core._util.cached import cached_property
 from zarr_core._util.documents import parse_json, to_json
 from zarr_core.errors import CorruptChunkError, StoreError
 from zarr_core.format.array_metadata import ArrayLayout, group_arrays

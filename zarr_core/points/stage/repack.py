@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
 
+from zarr_core._util.cached import cached_property
 from zarr_core.errors import StoreError
 from zarr_core.points.stage.copy import StoreCopy
 from zarr_core.points.stage.task import Item, StagedSample, StageTask

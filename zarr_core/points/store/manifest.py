@@ -12,13 +12,13 @@ import reprlib
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field, TypeAdapter, ValidationError
 from pydantic.types import GetPydanticSchema
 
 from zarr_core._util.arguments import check_names
+from zarr_core._util.cached import cached_property
 from zarr_core._util.documents import DocumentError, checked_by, describe_problems, expect, parse_json
 from zarr_core.errors import ManifestError, UnknownFieldError, ZarrCoreError
 from zarr_core.format.array_metadata import COORDS_DTYPE, MAX_CHUNKS, MAX_COMPONENTS, MAX_POINTS, VALUES_DTYPE

@@ -6,10 +6,10 @@ import hashlib
 import json
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field
-from functools import cached_property
 from typing import Any, Literal, get_args
 
 from zarr_core._util.arguments import check_mapping, whole_number
+from zarr_core._util.cached import cached_property
 from zarr_core.errors import SourceError
 from zarr_core.format.array_metadata import (
     BOUNDED_DTYPE,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from tests.points.read.engines.conftest import CHUNK
 from zarr_core.errors import CorruptChunkError, ZarrCoreError
 from zarr_core.points.convert.conversion import convert
 from zarr_core.points.read import together
+from zarr_core.points.read.engines import direct
 from zarr_core.points.read.engines import mapped as engine_maps
 from zarr_core.points.read.engines.direct import DirectEngine
 from zarr_core.points.read.reader import ZarrChunkReader
@@ -265,3 +267,80 @@ def test_the_file_system_of_a_folder_is_that_of_the_innermost_mount(tmp_path: Pa
     assert maps.file_system("/proc/self") == "proc"
     assert maps.file_system(str(tmp_path / "not there yet")) == maps.file_system(str(tmp_path))
     assert maps.file_system(str(tmp_path)) not in ("", "proc")
+
+
+def test_a_look_at_other_files_in_another_thread_hides_no_file_that_shrank(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shrunk = False
+    make = maps.MappedChunks.of
+
+    def made(*arguments: Any, **more: Any) -> maps.MappedChunks | None:
+        found = make(*arguments, **more)
+        assert found is not None
+        is_velocity = found.chunks.shape[-1] == 3
+        return found._replace(file_size=lambda: 0 if shrunk and is_velocity else found.size)
+
+    monkeypatch.setattr(maps.MappedChunks, "of", made)
+    reader = ZarrChunkReader(store)
+    velocity, pressure = (
+        reader.draws(reader.selection(None, [f"volume_{name}"]), "run_1") for name in ("velocity", "pressure")
+    )
+    for draws in (velocity, velocity, pressure, pressure):
+        reader.read_items([draws])
+    engine = reader._engine
+    assert isinstance(engine, DirectEngine)
+    assert engine.mapped_pieces(velocity) is not None
+    assert engine.mapped_pieces(pressure) is not None
+    shrunk = True
+    clock = time.monotonic
+
+    def meanwhile() -> float:
+        monkeypatch.setattr(engine_maps.time, "monotonic", clock)
+        assert engine.mapped_pieces(pressure) is not None
+        return clock()
+
+    monkeypatch.setattr(engine_maps.time, "monotonic", meanwhile)
+    assert engine.mapped_pieces(velocity) is None
+
+
+def test_a_sample_that_another_thread_drops_is_not_kept_as_a_map(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(direct, "_METADATA_BYTES", 1)  # room for one sample
+    reader = ZarrChunkReader(store)
+    selection = reader.selection({"volume": 10})
+    reader.read_items([reader.draws(selection, "run_1")])
+    make = direct.MappedSample
+
+    def made(*arguments: Any) -> engine_maps.MappedSample:
+        monkeypatch.setattr(direct, "MappedSample", make)
+        reader.read_sample("run_2")
+        return make(*arguments)
+
+    monkeypatch.setattr(direct, "MappedSample", made)
+    engine = reader._engine
+    assert isinstance(engine, DirectEngine)
+    engine.mapped_pieces(reader.draws(selection, "run_1"))
+    process = engine._this_process
+    assert len(process.samples) == 1
+    assert process.mapped.keys() <= process.samples.keys()
+
+
+def test_an_index_is_seen_when_what_follows_from_it_is_known(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another thread reads an array as soon as it has an index."""
+    reader = ZarrChunkReader(store)
+    batch(reader, {})
+    engine = reader._engine
+    assert isinstance(engine, DirectEngine)
+    (array, *_) = (found for found in engine._this_process.samples.popitem()[1].arrays.values() if found is not None)
+    distance, seen = type(array)._distance, []
+
+    def looking(self: Any, starts: Any) -> int | None:
+        seen.append(array.index)
+        return distance(self, starts)
+
+    monkeypatch.setattr(type(array), "_distance", looking)
+    index, array.index = array.index, None
+    assert index is not None
+    array.index = index
+    assert seen == [None]
+    assert array.is_straight

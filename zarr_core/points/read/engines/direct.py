@@ -40,8 +40,8 @@ from zarr_core.storage.checked import fetch_checked
 from zarr_core.storage.disk_cache import DiskCache
 from zarr_core.storage.memory_cache import MemoryCache
 
-# Memory for sample metadata in each process: about 3,000 samples of seven fields and a million points. Older samples
-# are dropped and cost their metadata request again.
+# Memory for the sample metadata of a dataset in each process: about 3,000 samples of seven fields and a million points.
+# Older samples are dropped and cost their metadata request again.
 _METADATA_BYTES = 32 << 20
 # Archives of at most this size are fetched whole, to save a request.
 _WHOLE_BYTES = MAX_GAP_BYTES
@@ -132,7 +132,7 @@ class DirectEngine(Engine):
             # Files of other programs may change.
             if known is None or not entry.is_ours or process.files is None:
                 return None
-            mapped = process.mapped[entry.relpath] = MappedSample(process.files, known, entry)
+            mapped = process.map(entry, known, process.files)
         return mapped.pieces(sample.columns, sample.draws)
 
     def attributes(self, samples: Sequence[tuple[str, SampleEntry]]) -> list[dict[str, Any]]:
@@ -327,6 +327,14 @@ class _Process:
                 oldest, dropped = self.samples.popitem(last=False)
                 self.mapped.pop(oldest, None)
                 self._bytes -= dropped.size
+
+    def map(self, entry: SampleEntry, known: KnownSample, files: LocalObjects) -> MappedSample:
+        """The mapped arrays of a sample, kept as long as its metadata."""
+        mapped = MappedSample(files, known, entry)
+        with self._lock:
+            if self.samples.get(entry.relpath) is not known:  # another thread has dropped it
+                return mapped
+            return self.mapped.setdefault(entry.relpath, mapped)
 
 
 class _Scratch(threading.local):

@@ -33,11 +33,9 @@ class MappedSample:
     def __init__(self, files: LocalObjects, known: KnownSample, entry: SampleEntry) -> None:
         self._files, self._known, self._entry = files, known, entry
         self._arrays: dict[str, MappedChunks] = {}
-        # The columns that were copied last, nearly always the same, and the stream and array of each. Replaced as one,
-        # for threads.
-        self._last: tuple[Sequence[SelectedColumn], list[tuple[str, MappedChunks]]] = [], []
-        # When the sizes of these files were looked at.
-        self._looked = -math.inf
+        # The columns that were copied last, nearly always the same; the stream and array of each; and when the sizes
+        # of their files were looked at. Replaced as one, for threads.
+        self._last: tuple[Sequence[SelectedColumn], list[tuple[str, MappedChunks]], float] = [], [], -math.inf
 
     def pieces(self, columns: Sequence[SelectedColumn], draws: Mapping[str, Draw]) -> list[list[np.ndarray]] | None:
         """The points of columns of a sample, drawn by stream.
@@ -45,7 +43,7 @@ class MappedSample:
         For each column its points in parts, one after another, each (points, dim) in a map, to be copied at once; None
         if they must be read: a chunk was not verified yet, an array cannot be mapped, or a file has shrunk.
         """
-        of_columns, arrays = self._last
+        of_columns, arrays, looked = self._last
         if of_columns is not columns:
             arrays = []
             for selected in columns:
@@ -53,14 +51,13 @@ class MappedSample:
                 if array is None:
                     return None
                 arrays.append((selected.stream, array))
-            self._last = columns, arrays
-            self._looked = -math.inf
+            looked = -math.inf
         now = time.monotonic()
-        if now - self._looked >= LOOK_AGAIN:
+        if now - looked >= LOOK_AGAIN:
             for _, array in arrays:
                 if array.file_size() < array.size:
                     return None
-            self._looked = now
+            self._last = columns, arrays, now
         wanted: dict[str, list[tuple[int, slice]]] = {}
         for stream, drawn in draws.items():
             spans = chunk_spans(drawn.runs, drawn.chunk_points)

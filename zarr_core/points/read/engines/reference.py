@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import Any, cast
 from zipfile import BadZipFile
 
@@ -33,10 +33,12 @@ from zarr_core.format.codecs import Codec
 from zarr_core.format.object_names import ATTRIBUTES_KEY, ZARR_JSON
 from zarr_core.points.read.engines import Engine, FieldRead, check_origin, copied, damaged_group, missing_group
 from zarr_core.points.store.manifest import SampleEntry
+from zarr_core.storage.open_files import share_of_open_files
 from zarr_core.storage.zarr_stores import group_place, make_store
 
-# Samples that stay open; one of seven fields takes about 100 kB of memory.
+# Samples that stay open; one of seven fields takes about 100 kB of memory, and an archive is an open file.
 _OPEN_SAMPLES = 512
+_SHARE_OF_OPEN_FILES = 1 / 16
 # Errors that zarr-python and its codecs raise for damaged bytes and metadata. Network failures raise OSError or
 # the errors of the client library.
 _DAMAGE = (
@@ -165,7 +167,7 @@ class _Handles:
     def __init__(self, root: str, store_factory: Callable[[str], Store], threads: int) -> None:
         self.pid = os.getpid()
         self.threads = ThreadPoolExecutor(threads, thread_name_prefix="zarr_core")  # starts none until used
-        self.sample = lru_cache(_OPEN_SAMPLES)(self._open)
+        self.sample = lru_cache(share_of_open_files(_SHARE_OF_OPEN_FILES, _OPEN_SAMPLES))(self._open)
         self._root, self._store_factory = root, store_factory
         self._store = store_factory(root)
 
@@ -182,7 +184,14 @@ class _OpenSample:
 
     def __init__(self, group: zarr.Group) -> None:
         self.group = group
-        self.array = cache(self._open_array)
+        # No functools.cache, which would keep a sample that is no longer used until a garbage collection.
+        self._arrays: dict[str, zarr.Array[Any] | None] = {}
+
+    def array(self, name: str) -> zarr.Array[Any] | None:
+        """An array; None if there is none of this name."""
+        if name not in self._arrays:
+            self._arrays[name] = self._open_array(name)
+        return self._arrays[name]
 
     def _open_array(self, name: str) -> zarr.Array[Any] | None:
         found = self.group.get(name)

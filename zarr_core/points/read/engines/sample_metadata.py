@@ -73,15 +73,16 @@ class KnownArray:
 
     @index.setter
     def index(self, index: ChunkIndex | None) -> None:
-        self._index = index
         # Other writers may leave out chunks, or write them in another order.
-        self.is_straight = self.layout.is_straight and self.chunk_bytes <= _ONE_READ and index is not None
-        if self.is_straight:
-            assert index is not None
+        is_straight = False
+        if index is not None and self.layout.is_straight and self.chunk_bytes <= _ONE_READ:
             distance = self._distance(index.starts)
             self.step = distance or self.step
-            self.is_straight = self.step >= self.chunk_bytes and distance is not None
-            self.is_straight &= set(index.lengths) == {self.chunk_bytes}
+            is_straight = self.step >= self.chunk_bytes and distance is not None
+            is_straight &= set(index.lengths) == {self.chunk_bytes}
+        # Last: another thread reads as soon as there is an index.
+        self.is_straight = is_straight
+        self._index = index
 
     def _distance(self, starts: Sequence[int]) -> int | None:
         """Distance of neighbouring chunks; 0 if no object has two, None if it is not the same everywhere."""
