@@ -17,6 +17,7 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 from cyclopts import App, CycloptsError, Parameter, validators
 
+from zarr_core._util.ending import interrupted_by_signals, lasting_stderr
 from zarr_core._util.redaction import redact, refuse_credentials
 from zarr_core.errors import ZarrCoreError
 
@@ -235,7 +236,7 @@ def _options(function: Callable[..., Any], without: Collection[str]) -> dict[str
         name, hint = _SHARED.get(parameter.name, (parameter.name, None))
         if parameter.kind is parameter.KEYWORD_ONLY and name not in without:
             if hint is None:
-                hint = _option_type(name, hints[parameter.name], parameter.default, helps[name])
+                hint = _option_type(name, hints[parameter.name], parameter.default, helps.get(name, ""))
             options[parameter.name] = _keyword(name, hint, parameter.default)
     return options
 
@@ -247,7 +248,7 @@ def _settings_options(settings: type, without: Collection[str]) -> dict[str, ins
     for name, parameter in inspect.signature(settings).parameters.items():
         if name in without:
             continue
-        text = helps[name]
+        text = helps.get(name, "")
         if parameter.default is not None:
             text += f" [default of a new store: {parameter.default}]"
         whole = parameter.default is None or isinstance(parameter.default, int)
@@ -257,7 +258,7 @@ def _settings_options(settings: type, without: Collection[str]) -> dict[str, ins
 
 
 def _descriptions(function: Callable[..., Any]) -> dict[str, str]:
-    """What a docstring says of each argument or attribute, as help of an option."""
+    """What a docstring says of each argument or attribute, as help of an option; nothing under ``python -OO``."""
     from docstring_parser import parse
 
     described = parse(function.__doc__ or "").params
@@ -343,12 +344,13 @@ def run(app: App, arguments: Sequence[str] | None = None, *, alone: str = "") ->
     Returns:
         0: everything requested is there. 1: something was refused or failed. 2: wrong use. 130: interrupted.
     """
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), lasting_stderr(), interrupted_by_signals():
         warnings.simplefilter("always", UserWarning)
         warnings.showwarning = _print_warning
         try:
             tokens = sys.argv[1:] if arguments is None else list(arguments)
             refuse_credentials(*tokens)
+            _check_file_names()
             if alone and not tokens:
                 write_line(alone)
                 return DONE
@@ -366,6 +368,16 @@ def run(app: App, arguments: Sequence[str] | None = None, *, alone: str = "") ->
         except KeyboardInterrupt:
             print("interrupted; what was finished is kept", file=sys.stderr)
             return INTERRUPTED
+
+
+def _check_file_names() -> None:
+    """Refuse a process that would read the names of files, which are UTF-8 in stores, as other names."""
+    encoding = sys.getfilesystemencoding()
+    if encoding != "utf-8":
+        raise WrongUseError(
+            f"names of files are UTF-8, and this process reads them as {encoding}: set PYTHONUTF8=1, or a locale such "
+            "as C.UTF-8"
+        )
 
 
 def show(text: str, document: Any, *, json: bool, quiet: bool = False, problems: Iterable[object] = ()) -> None:

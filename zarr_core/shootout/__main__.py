@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -41,8 +40,6 @@ def _command(
     ] = None,
     **arguments: Any,
 ) -> cli.Result:
-    # A scheduler ends a job by SIGTERM: the folders of the tiers are then removed, as after Ctrl+C.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
     report = run_shootout(store, _tiers(tiers), output, budget=parse_duration(budget), samples=limit, **arguments)
     page = (Path(output) / "shootout.html").resolve()
     verdict = report["verdict"]
