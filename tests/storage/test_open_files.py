@@ -51,6 +51,23 @@ def test_folders_share_the_limit_and_the_files_opened_last_stay_open(
     assert descriptors() == before
 
 
+def test_a_file_that_another_thread_has_opened_meanwhile_is_not_replaced(
+    folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Replacing it would close it in the middle of a change of the table, which another thread may change then."""
+    files = OpenFiles(folder)
+    make, meanwhile = open_files.OpenFile, []
+
+    def opened(path: str) -> open_files.OpenFile:
+        monkeypatch.setattr(open_files, "OpenFile", make)
+        meanwhile.append(files.get("1"))
+        return make(path)
+
+    monkeypatch.setattr(open_files, "OpenFile", opened)
+    assert files.get("1") is meanwhile[0]
+    assert files.get("1") is meanwhile[0]
+
+
 def test_maps_share_the_limits_and_give_back_what_they_took(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if maps.file_system(folder) not in maps._LOCAL:
         pytest.skip("files are mapped on disks of this machine only")
