@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -183,3 +185,25 @@ def test_a_folder_is_no_object(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     with pytest.raises(FileNotFoundError):
         Storage(tmp_path).read("folder")
+
+
+def test_a_folder_that_cannot_be_listed_is_not_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("run_1", "run_2", "lost+found"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "p.npy").write_bytes(b"data")
+    scandir = os.scandir
+    closed = "lost+found"
+
+    def refusing(path: Any) -> Any:
+        if str(path).endswith(closed):
+            raise PermissionError(13, "Permission denied", str(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refusing)
+    storage = Storage(tmp_path)
+    assert list(storage.list()) == ["run_1/p.npy", "run_2/p.npy"]
+    assert storage.list("run_3") == {}
+    closed = "run_2"
+    for listed in (storage.list, lambda: list(storage.objects(""))):
+        with pytest.raises(PermissionError, match="run_2"):
+            listed()

@@ -43,10 +43,14 @@ def info(path: str, follow_links: bool = True) -> ObjectInfo:
 
 
 def walk(top: str, *, follow_links: bool, recursive: bool = True) -> Iterator[tuple[str, ObjectInfo]]:
-    """Every file below a folder (``recursive=False``: directly in it), or with that name. Vanished ones are skipped."""
+    """Every file below a folder (``recursive=False``: directly in it), or with that name. Vanished ones are skipped.
+
+    Raises:
+        OSError: a folder cannot be listed.
+    """
     if os.path.isfile(top):
         yield top, info(top)
-    for parent, _, names in os.walk(top, followlinks=follow_links):
+    for parent, _, names in os.walk(top, onerror=_unlisted, followlinks=follow_links):
         for name in names:
             path = f"{parent}/{name}"
             try:
@@ -56,6 +60,12 @@ def walk(top: str, *, follow_links: bool, recursive: bool = True) -> Iterator[tu
             yield path, found
         if not recursive:
             return
+
+
+def _unlisted(error: OSError) -> None:
+    # Only root may list lost+found, which each ext file system has at its root.
+    if not isinstance(error, FileNotFoundError | NotADirectoryError) and Path(error.filename).name != "lost+found":
+        raise error
 
 
 def delete(paths: Sequence[str], root: str) -> None:
