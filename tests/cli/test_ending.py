@@ -33,20 +33,26 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_conversion_that_is_told_to_end_keeps_what_is_finished(
     name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    handler = signal.getsignal(getattr(signal, name))
+    number_of = getattr(signal, name)
+    # Those of a new process; a worker of pytest-xdist has others.
+    handler = signal.default_int_handler if name == "SIGINT" else signal.SIG_DFL
+    before = signal.signal(number_of, handler)
     convert = conversion._with_progress
 
     def told(results: Iterator[ConversionResult], total: int) -> Iterator[ConversionResult]:
         for number, result in enumerate(convert(results, total)):
             if number == 1:
-                os.kill(os.getpid(), getattr(signal, name))
+                os.kill(os.getpid(), number_of)
             yield result
 
     monkeypatch.setattr(conversion, "_with_progress", told)
-    assert main(CONVERT) == 130
+    try:
+        assert main(CONVERT) == 130
+        assert signal.getsignal(number_of) == handler
+    finally:
+        signal.signal(number_of, before)
     assert capsys.readouterr().err.endswith("interrupted; what was finished is kept\n")
     assert len(ZarrChunkReader("store").sample_ids) == 1
-    assert signal.getsignal(getattr(signal, name)) == handler
 
 
 def test_a_signal_that_the_parent_ignores_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:

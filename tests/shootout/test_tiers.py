@@ -62,7 +62,7 @@ def test_folders_are_removed_after_a_failure(store: Path, tmp_path: Path, monkey
 def test_folders_are_removed_when_a_scheduler_ends_the_job(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = signal.getsignal(signal.SIGTERM)
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)  # that of a worker of pytest-xdist is another
     monkeypatch.setattr(Tier, "put", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
     try:
         arguments = [str(store), "--tiers", f"a={tmp_path}", "--formats", ".npy", "--output", str(tmp_path / "out")]
