@@ -19,17 +19,13 @@ def interrupted_by_signals() -> Iterator[None]:
         for name in ("SIGTERM", "SIGHUP"):
             number = getattr(signal, name, None)  # Windows has no SIGHUP
             if number is not None and signal.getsignal(number) is signal.SIG_DFL:  # nohup ignores SIGHUP
-                signal.signal(number, _interrupt)
+                signal.signal(number, signal.default_int_handler)
                 changed.append(number)
     try:
         yield
     finally:
         for number in changed:
             signal.signal(number, signal.SIG_DFL)
-
-
-def _interrupt(*_: object) -> None:
-    raise KeyboardInterrupt
 
 
 @contextlib.contextmanager

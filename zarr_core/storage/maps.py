@@ -130,7 +130,7 @@ class _AllMaps:
         self._lock = threading.RLock()
 
     def take(self, size: int) -> bool:
-        """Whether there may be one more map, of so many bytes, which are then taken."""
+        """Whether one more map of ``size`` bytes is allowed; it then counts."""
         most = int(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * _SHARE_OF_MEMORY)
         with self._lock:
             fits = self._bytes + size <= most and self._count < share_of_open_files(_SHARE_OF_OPEN_FILES, _MAX_MAPS)
@@ -140,7 +140,7 @@ class _AllMaps:
             return fits
 
     def give_back(self, size: int) -> None:
-        """A map of so many bytes is gone."""
+        """A map of ``size`` bytes is gone and no longer counts."""
         with self._lock:
             self._bytes -= size
             self._count -= 1
