@@ -149,7 +149,7 @@ def test_a_child_does_not_wait_for_a_thread_that_only_its_parent_has() -> None:
         held.wait()
         child = os.fork()
         if not child:
-            free = [owner._lock.acquire(blocking=False) for owner in (reused_memory._kept, maps._all)]
+            free = [owner._lock._lock.acquire(blocking=False) for owner in (reused_memory._kept, maps._all)]
             os._exit(0 if free == [True, True] else 1)
         assert os.waitpid(child, 0) == (child, 0)
     finally:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import math
 import mmap
-import os
-import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+
+from zarr_core._util.locks import ProcessLock
 
 # The C library keeps smaller blocks.
 _LEAST = 1 << 17
@@ -45,12 +45,7 @@ class _Kept:
         self._most = most
         self._by_size: OrderedDict[int, list[mmap.mmap]] = OrderedDict()
         self._bytes = 0
-        self.unlock()
-
-    def unlock(self) -> None:
-        """Forget who holds the lock: in a child process, it may be a thread that only the parent has."""
-        # Reentrant, because a garbage collection may give back a block at any point.
-        self._lock = threading.RLock()
+        self._lock = ProcessLock()
 
     def take(self, size: int) -> mmap.mmap:
         """A block of this size.
@@ -85,8 +80,6 @@ class _Kept:
 
 
 _kept = _Kept(_MOST_KEPT)
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_kept.unlock)
 
 
 class _Lease(np.ndarray):

@@ -12,7 +12,6 @@ import math
 import mmap
 import os
 import re
-import threading
 import weakref
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from zarr_core._util.locks import ProcessLock
 from zarr_core.errors import ZarrCoreError
 from zarr_core.format.array_metadata import CHECKSUM_BYTES
 from zarr_core.storage.open_files import share_of_open_files
@@ -122,12 +122,7 @@ class _AllMaps:
 
     def __init__(self) -> None:
         self._count = self._bytes = 0
-        self.unlock()
-
-    def unlock(self) -> None:
-        """Forget who holds the lock: in a child process, it may be a thread that only the parent has."""
-        # Reentrant, because a garbage collection may give back a map at any point.
-        self._lock = threading.RLock()
+        self._lock = ProcessLock()
 
     def take(self, size: int) -> bool:
         """Whether one more map of ``size`` bytes is allowed; it then counts."""
@@ -147,8 +142,6 @@ class _AllMaps:
 
 
 _all = _AllMaps()
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_all.unlock)
 
 
 def _is_wanted() -> bool:
