@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import islice
 
 import dagster as dg
-from zarr_core.platform.sensors.dagster_internals.queries import latest_check
+from zarr_core.platform.sensors.dagster_internals.queries import last_evaluation
 from zarr_core.platform.sensors.deadline import within_the_tick
 from zarr_core.platform.sensors.overview import Row, when
 
@@ -92,8 +92,6 @@ def check_again(
 ) -> dg.AssetCheckEvaluation:
     """The check as it is now, without a query of the samples: after ``retire``, or when a batch is withdrawn.
 
-    Withdrawn samples are those that the last evaluation found, and that the matrix still holds.
-
     Args:
         instance: that has the last evaluation.
         asset: that the check belongs to.
@@ -101,14 +99,26 @@ def check_again(
         matrix: as it is now.
         batch_ids: every batch of the warehouse.
     """
-    latest = latest_check(instance, dg.AssetCheckKey(asset, CHECK))
+    samples = samples_found_before(instance, asset, matrix, batch_ids)
+    return check_withdrawn(asset, shown, withdrawn_batches(matrix, batch_ids), samples)
+
+
+def samples_found_before(
+    instance: dg.DagsterInstance, asset: dg.AssetKey, matrix: WideMatrix, batch_ids: Collection[str]
+) -> list[str]:
+    """Withdrawn samples that the last evaluation of the check has found, and that the matrix still holds.
+
+    Without those of withdrawn batches, which are named as a whole. Arguments as for :func:`check_again`.
+    """
+    latest = last_evaluation(instance, dg.AssetCheckKey(asset, CHECK))
     table = latest.metadata.get("withdrawn") if latest else None
     records = table.records if isinstance(table, dg.TableMetadataValue) else []
-    held = set(matrix.sample_ids)
+    held: set[str] = set()
+    for name, sample_ids in matrix.batches.items():
+        if home_of(name, batch_ids) is not None:
+            held.update(sample_ids)
     samples = [str(row.data["name"]) for row in records if row.data.get("what") == _SAMPLE]
-    return check_withdrawn(
-        asset, shown, withdrawn_batches(matrix, batch_ids), [name for name in samples if name in held]
-    )
+    return [name for name in samples if name in held]
 
 
 def retired_row(url: str, shown: str, matrix: WideMatrix) -> Row:

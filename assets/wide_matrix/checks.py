@@ -5,6 +5,7 @@ What was withdrawn from the warehouse is a warning: whether the matrix may keep 
 
 import hashlib
 from collections.abc import Iterator
+from itertools import chain
 
 import dagster as dg
 from zarr_core.platform.assets.source_checks import check_result, source_converted_check
@@ -13,12 +14,12 @@ from zarr_core.platform.assets.wide_matrix.declaration import MatrixDeclaration
 from zarr_core.platform.resources.warehouses import WarehouseAccess
 from zarr_core.platform.sensors.operating import if_red
 from zarr_core.platform.sensors.withdrawn import CHECK as WITHDRAWN
-from zarr_core.platform.sensors.withdrawn import check_withdrawn
+from zarr_core.platform.sensors.withdrawn import check_withdrawn, samples_found_before
 
 from zarr_core._util.units import format_count
 from zarr_core.errors import ZarrCoreError
 from zarr_core.matrix import WideMatrix
-from zarr_core.matrix.ingest.audit import audit_batches, withdrawn_batches
+from zarr_core.matrix.ingest.audit import audit_batches, withdrawn_batches, withdrawn_samples
 from zarr_core.matrix.store.axis import FeatureAxis
 
 
@@ -72,25 +73,36 @@ def _batches_equal_the_warehouse(declared: MatrixDeclaration) -> dg.AssetChecksD
     withdrawn = dg.AssetCheckSpec(
         WITHDRAWN,
         asset=declared.published,
-        description="The warehouse still has every batch of the matrix, and every sample of the same batches."
+        description="The warehouse still has every batch of the matrix, and every sample of the same batches. A sample "
+        "that it lacked is named until it is retired or back."
         + if_red("what-was-withdrawn", "run the command that the check prints, or put the batch back"),
     )
 
     @dg.multi_asset_check(specs=[cells, doubles, withdrawn], name=f"{declared.name}__batches_equal_the_warehouse")
-    def batches_equal_the_warehouse(warehouses: WarehouseAccess) -> Iterator[dg.AssetCheckResult]:
+    def batches_equal_the_warehouse(
+        context: dg.AssetCheckExecutionContext, warehouses: WarehouseAccess
+    ) -> Iterator[dg.AssetCheckResult]:
         matrix = warehouses.matrix(declared.matrix)
         warehouse = warehouses.warehouse(declared.warehouse)
         present = warehouse.batch_ids()
         gone = withdrawn_batches(matrix, set(present))
+        # The batches that an earlier evaluation has audited may not be among those of this one.
+        missing = samples_found_before(context.instance, declared.published, matrix, set(present))
         try:
+            missing = withdrawn_samples(warehouse, matrix, set(missing), set(present))
             audits = audit_batches(warehouse, matrix, choose(matrix, present, declared.checked_batches))
         except ZarrCoreError as error:
+            before = check_withdrawn(declared.published, declared.shown_matrix, gone, missing)
             for spec in (cells, doubles, withdrawn):
                 yield dg.AssetCheckResult(
-                    passed=False, asset_key=spec.asset_key, check_name=spec.name, description=str(error)
+                    passed=False,
+                    asset_key=spec.asset_key,
+                    check_name=spec.name,
+                    description=str(error),
+                    metadata=before.metadata if spec is withdrawn else {},
                 )
             return
-        missing = [sample_id for audit in audits for sample_id in audit.withdrawn]
+        missing = list(dict.fromkeys(chain(missing, *(audit.withdrawn for audit in audits))))
         yield check_result(check_withdrawn(declared.published, declared.shown_matrix, gone, missing))
         rows = []
         losses: list[str] = []

@@ -213,6 +213,15 @@ def latest_check(instance: dg.DagsterInstance, key: dg.AssetCheckKey) -> dg.Asse
     return None
 
 
+def last_evaluation(instance: dg.DagsterInstance, key: dg.AssetCheckKey) -> dg.AssetCheckEvaluation | None:
+    """The latest evaluation of a check, also if a run began another one since; None if it never was evaluated."""
+    ended = {AssetCheckExecutionRecordStatus.SUCCEEDED, AssetCheckExecutionRecordStatus.FAILED}
+    for record in instance.event_log_storage.get_asset_check_execution_history(key, limit=1, status=ended):
+        event = record.event.dagster_event if record.event else None
+        return event.asset_check_evaluation_data if event else None
+    return None
+
+
 def is_being_evaluated(instance: dg.DagsterInstance, key: dg.AssetCheckKey) -> bool:
     """Whether a run that has not ended is about to evaluate a check."""
     for record in instance.event_log_storage.get_asset_check_execution_history(key, limit=1):

@@ -13,7 +13,7 @@ import numpy as np
 
 from zarr_core._util.commands import shell
 from zarr_core.errors import BatchError
-from zarr_core.matrix.store.batch_names import home_of, outside
+from zarr_core.matrix.store.batch_names import among, home_of, outside
 from zarr_core.matrix.wide import WideMatrix
 from zarr_core.warehouses.protocol import Unloaded, Warehouse
 
@@ -95,6 +95,29 @@ def withdrawn_batches(matrix: WideMatrix, batch_ids: Collection[str]) -> list[st
         batch_ids: every batch of the warehouse.
     """
     return [name for name in matrix.batches if home_of(name, batch_ids) is None]
+
+
+def withdrawn_samples(
+    warehouse: Warehouse, matrix: WideMatrix, sample_ids: Collection[str], batch_ids: Collection[str]
+) -> list[str]:
+    """Those of some samples that the matrix holds in a batch whose batch of the warehouse does not have them.
+
+    Args:
+        warehouse: source of the batches.
+        matrix: the matrix.
+        sample_ids: to look for.
+        batch_ids: every batch of the warehouse; samples of other batches are left out.
+
+    Raises:
+        WarehouseError: the query fails.
+    """
+    batches_of = warehouse.batches_of(list(sample_ids))
+    found = []
+    for name, stored in matrix.batches.items():
+        home = home_of(name, batch_ids)
+        if home is not None:
+            found += [each for each in among(stored, sample_ids) if home not in batches_of.get(each, ())]
+    return found
 
 
 def audit_batches(warehouse: Warehouse, matrix: WideMatrix, batch_ids: Sequence[str]) -> list[BatchAudit]:
