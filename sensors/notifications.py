@@ -129,8 +129,10 @@ def notified(queue: str, tree: SampleTree, before: PendingChanges, now: float) -
         before: changes that the last tick left pending.
         now: seconds since 1970.
     """
-    messages = receive(queue, tree, before.listed_at)
-    if now - before.listed_at > LIST_SECONDS or before.gone_once or needs_listing(messages):
+    # A time that is still to come was read from a clock that was set back since.
+    listed_at = before.listed_at if before.listed_at <= now else 0.0
+    messages = receive(queue, tree, listed_at)
+    if now - listed_at > LIST_SECONDS or before.gone_once or needs_listing(messages):
         return Notified(messages, None)
     folders = folders_of(messages) | _pending_folders(tree, before)
     return Notified(messages, frozenset(folders) if len(folders) <= MAX_FOLDERS else None)

@@ -184,6 +184,23 @@ def topic_message(body: str) -> str:
     return json.dumps({"Type": "Notification", "MessageId": "1", "Subject": "Amazon S3 Notification", "Message": body})
 
 
+def test_a_clock_that_was_set_back_loses_no_message(bucket: Bucket) -> None:
+    bucket.upload(1)
+    bucket.settle()
+    bucket.now += 86_400
+    bucket.tick()
+    bucket.now -= 86_400
+    bucket.upload(2)
+    bucket.tick()
+    assert bucket.looked is None, "nobody knows when the source was listed last"
+    bucket.tick()
+    assert registered(bucket) == ["run_1", "run_2"]
+    bucket.upload(3)
+    bucket.settle()
+    assert bucket.looked == ["run_3"]
+    assert registered(bucket) == ["run_1", "run_2", "run_3"]
+
+
 def test_notifications_through_a_topic_or_eventbridge(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
     warned: list[str] = []
     monkeypatch.setattr(logging.Logger, "warning", lambda _, text, *__: warned.append(text))
