@@ -42,6 +42,7 @@ from zarr_core.platform.sensors.overview import overview_events
 from zarr_core.platform.sensors.pending import Changes, PendingChanges, find_changes
 from zarr_core.platform.sensors.takeover import take_over
 
+from zarr_core._util.digests import short_digest
 from zarr_core.points.store.manifest import StoreManifest
 from zarr_core.sources import SampleTree
 from zarr_core.sources.listing import Listing, list_samples
@@ -90,7 +91,10 @@ def arrivals_sensor(dataset: WatchedSamples) -> dg.SensorDefinition:
 
         # The daemon stores events in this order, and then registers the partitions: the automation converts none of
         # those that the store holds.
-        events: list[Event] = [*held, *_listing_events(dataset, look, known, changes, last)]
+        unlisted = before.unlisted or bool(changes.vanished)
+        listed = _listing_events(dataset, look, known, changes, last, unlisted=unlisted)
+        changes = changes.with_unlisted(unlisted and not listed)
+        events: list[Event] = [*held, *listed]
         if look.whole:
             is_at_rest = changes.is_empty and not held
             events += _state_events(context, dataset, look.listing, manifest, known, is_at_rest=is_at_rest)
@@ -184,25 +188,39 @@ def _take_over(
 
 
 def _listing_events(
-    dataset: WatchedSamples, look: _Look, known: KnownItems, changes: Changes, last: SeenListing
+    dataset: WatchedSamples,
+    look: _Look,
+    known: KnownItems,
+    changes: Changes,
+    last: SeenListing,
+    *,
+    unlisted: bool,
 ) -> list[dg.AssetObservation]:
     """An observation of the listing as a whole, if what it shows has changed.
 
     Its data version, which the manifest follows, changes with the lists and with samples that vanish. New samples lead
     to a new manifest when they are converted.
+
+    Args:
+        dataset, look, known, changes: of the tick.
+        last: the listing as it was observed last.
+        unlisted: whether samples have vanished since then.
     """
     listing = look.listing
     # As long as there is no sample, no asset can follow a change of the listing.
-    if not changes.vanished and not known.registered and not changes.new:
+    if not unlisted and not known.registered and not changes.new:
         return []
     version = last.version
     documents_changed = listing.documents_digest != last.documents
-    if version is not None and changes.pending.gone_once and (documents_changed or changes.vanished):
+    if version is not None and changes.pending.gone_once and (documents_changed or unlisted):
         # A next listing tells whether these samples have vanished as well. If this one had the new version already, a
         # manifest that is made in between would be up to date then, and nothing would retire them.
         return []
-    if version is None or changes.vanished or documents_changed:
+    if version is None or documents_changed:
         version = listing.version
+    if unlisted:
+        # Another version, also if the samples are those of the last one: what arrived and vanished since is published.
+        version = short_digest([listing.version, last.version or ""])
     counts = listing_counts(listing) if look.whole else last.counts or ""
     if version == last.version and counts == last.counts:
         return []

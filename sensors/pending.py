@@ -29,11 +29,13 @@ class PendingChanges:
         seen_once: the first digits of the fingerprint of each new or changed item.
         gone_once: known items that the listing lacks.
         listed_at: when the whole source was listed last, in seconds since 1970, if a queue notifies the sensor.
+        unlisted: whether items have vanished that the observation of the listing as a whole does not show yet.
     """
 
     seen_once: Mapping[str, str] = field(default_factory=dict)
     gone_once: tuple[str, ...] = ()
     listed_at: float = 0.0
+    unlisted: bool = False
 
     def to_cursor(self) -> str:
         """Serialize for a sensor's cursor."""
@@ -53,6 +55,7 @@ class PendingChanges:
             seen if isinstance(seen, dict) else {},
             tuple(gone) if isinstance(gone, list) else (),
             listed_at if isinstance(listed_at, float) else 0.0,
+            document.get("unlisted") is True,
         )
 
 
@@ -74,6 +77,10 @@ class Changes:
     def with_listed_at(self, listed_at: float) -> Changes:
         """The same changes, with the time of the last listing of the whole source."""
         return replace(self, pending=replace(self.pending, listed_at=listed_at))
+
+    def with_unlisted(self, unlisted: bool) -> Changes:
+        """The same changes, and whether the observation of the listing does not show yet what has vanished."""
+        return replace(self, pending=replace(self.pending, unlisted=unlisted))
 
     def with_new_pending(self, fingerprints: Mapping[str, str]) -> Changes:
         """The same changes, but these new items, given with their fingerprints, stay pending."""

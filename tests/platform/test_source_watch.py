@@ -264,6 +264,43 @@ def test_samples_that_go_one_after_another_are_one_change(trial: Trial, tmp_path
     assert trial.samples() == ["run_1"]
 
 
+def test_what_has_vanished_is_listed_also_if_nothing_vanishes_any_more(trial: Trial, tmp_path: Path) -> None:
+    """The manifest follows the version of the listing, and retires what has vanished."""
+    watcher = Watcher(trial)
+    for number in (1, 2, 3):
+        write_run(trial.source, number)
+    watcher.settle()
+    before = latest_listing(trial.instance, trial.dataset.listing_key)
+    shutil.rmtree(trial.source / "run_2")
+    watcher.tick()
+    away = (trial.source / "run_3").rename(tmp_path / "run_3")
+    watcher.tick()
+    away.rename(trial.source / "run_3")
+    watcher.tick()
+    assert trial.samples() == ["run_1", "run_3"]
+    after = latest_listing(trial.instance, trial.dataset.listing_key)
+    assert after.version != before.version
+    assert observed(watcher.tick(), "source_listing") == [], "once"
+    assert latest_listing(trial.instance, trial.dataset.listing_key) == after
+
+
+def test_a_sample_that_arrived_and_vanished_changes_the_listing(trial: Trial) -> None:
+    """Although the samples are those that the listing had when it was observed in another version last."""
+    watcher = Watcher(trial)
+    write_run(trial.source, 1)
+    watcher.settle()
+    before = latest_listing(trial.instance, trial.dataset.listing_key)
+    write_run(trial.source, 2)
+    watcher.settle()
+    assert latest_listing(trial.instance, trial.dataset.listing_key).version == before.version
+    shutil.rmtree(trial.source / "run_2")
+    watcher.settle()
+    assert trial.samples() == ["run_1"]
+    after = latest_listing(trial.instance, trial.dataset.listing_key)
+    assert after.version != before.version
+    assert observed(watcher.tick(), "source_listing") == []
+
+
 def test_samples_outside_the_declared_splits_are_not_registered(trial: Trial) -> None:
     # By AhmedML's rule run_1 is a training sample and run_4 a test sample.
     watcher = Watcher(Trial(trial.dataset.model_copy(update={"splits": ["test"]}), trial.instance))
