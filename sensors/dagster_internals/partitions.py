@@ -82,15 +82,21 @@ def cancelled_partitions(instance: dg.DagsterInstance, key: dg.AssetKey, sources
     attempts = storage.get_latest_asset_partition_materialization_attempts_without_materializations(key)
     cancelled_runs = _cancelled_runs(instance, {run_id for run_id, _ in attempts.values()})
     cancelled = {partition: at for partition, (run_id, at) in attempts.items() if run_id in cancelled_runs}
-    statuses = [BulkActionStatus.CANCELING, BulkActionStatus.CANCELED]
-    for backfill in instance.get_backfills(filters=BulkActionsFilter(statuses=statuses)):
-        if backfill.asset_backfill_data is None or key not in (backfill.asset_selection or ()):
+    filters = BulkActionsFilter(statuses=[BulkActionStatus.CANCELING, BulkActionStatus.CANCELED])
+    backfills = [each for each in instance.get_backfills(filters=filters) if key in (each.asset_selection or ())]
+    materialization = dg.DagsterEventType.ASSET_MATERIALIZATION
+    made = storage.get_latest_storage_id_by_partition(key, materialization) if backfills else {}
+    for backfill in backfills:
+        if backfill.asset_backfill_data is None:
             continue
         targets = backfill.asset_backfill_data.get_target_partitions_subset(key).get_partition_keys()
         ended = backfill.backfill_end_timestamp or backfill.backfill_timestamp
         at = max((_last_observation_before(instance, source, ended) for source in sources), default=0)
+        began = _last_materialization_before(instance, key, backfill.backfill_timestamp)
         for partition in set(targets) - attempts.keys():
-            cancelled[partition] = max(at, cancelled.get(partition, 0))
+            # Unless it was made since: by a run of the backfill that had ended, or because a person requested it.
+            if made.get(partition, 0) <= began:
+                cancelled[partition] = max(at, cancelled.get(partition, 0))
     for source in sources:
         observed = storage.get_latest_storage_id_by_partition(source, dg.DagsterEventType.ASSET_OBSERVATION)
         cancelled = {partition: at for partition, at in cancelled.items() if observed.get(partition, 0) <= at}
@@ -108,6 +114,11 @@ def _failed_backfill(instance: dg.DagsterInstance, run: dg.DagsterRun) -> bool:
     """Whether Dagster itself cancelled a run, because its backfill failed."""
     backfill = instance.get_backfill(run.tags[BACKFILL]) if BACKFILL in run.tags else None
     return backfill is not None and backfill.status in (BulkActionStatus.FAILING, BulkActionStatus.FAILED)
+
+
+def _last_materialization_before(instance: dg.DagsterInstance, key: dg.AssetKey, timestamp: float) -> int:
+    records = dg.AssetRecordsFilter(key, before_timestamp=timestamp)
+    return max((record.storage_id for record in instance.fetch_materializations(records, limit=1).records), default=0)
 
 
 def _last_observation_before(instance: dg.DagsterInstance, key: dg.AssetKey, timestamp: float) -> int:

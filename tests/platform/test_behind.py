@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import os
 import time
 
@@ -33,15 +32,15 @@ def published(trial: Trial) -> Trial:
     return trial
 
 
-def cancel_backfill(trial: Trial, *sample_ids: str) -> None:
+def cancel_backfill(trial: Trial, *sample_ids: str, name: str = "backfill") -> None:
     """A backfill of these samples that was cancelled before it made a run."""
     subset = trial.dataset.partitions.empty_subset().with_partition_keys(sample_ids)
     backfill = PartitionBackfill.from_asset_graph_subset(
-        "backfill", 0.0, {}, trial.instance, AssetGraphSubset({trial.dataset.converted: subset}), None, None, None
+        *(name, time.time(), {}, trial.instance),
+        *(AssetGraphSubset({trial.dataset.converted: subset}), None, None, None),
     )
     trial.instance.add_backfill(backfill)
-    ended = dt.datetime.now(dt.UTC).timestamp()
-    trial.instance.update_backfill(backfill.with_status(BulkActionStatus.CANCELED).with_end_timestamp(ended))
+    trial.instance.update_backfill(backfill.with_status(BulkActionStatus.CANCELED).with_end_timestamp(time.time()))
 
 
 def is_late(trial: Trial) -> bool:

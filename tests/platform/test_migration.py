@@ -14,6 +14,7 @@ from zarr_core.platform.resources.stores import StoreAccess
 from zarr_core.platform.sensors.migration import CHECK
 
 from tests.platform.automation import Automation
+from tests.platform.test_behind import cancel_backfill
 from tests.platform.test_chain import check_results
 from tests.platform.test_conditions import HOUR, cancel
 from tests.platform.test_source_watch import Watcher
@@ -162,6 +163,24 @@ def test_a_cancelled_batch_pauses_the_migration(stored: Trial) -> None:
     assert "Paused, because conversions were cancelled; to go on, materialize run_1, run_2" in reported(changed)
     assert changed.run("convert", "run_1", "run_2").success
     assert automation.evaluate()["zarr_samples"] == {"run_3"}
+
+
+def test_samples_of_a_backfill_that_was_cancelled_before_do_not_pause_a_migration(stored: Trial) -> None:
+    write_run(stored.source, 4)
+    write_run(stored.source, 1, shift=1.0)
+    assert stored.run("look").success
+    cancel_backfill(stored, "run_1", "run_4")
+    assert stored.run("convert", "run_4", "run_4").success, "a person requested it"
+    changed = declared(stored, values_dtype="float32", batch_size=10)
+    automation = Automation(changed)
+    automation.evaluate()
+    migrate(changed)
+    assert automation.evaluate() == {}
+    assert "to go on, materialize run_1" in reported(changed)
+    assert stored.run("convert", "run_1", "run_1").success
+    assert automation.evaluate()["zarr_samples"] == {"run_2", "run_3", "run_4"}
+    cancel_backfill(changed, "run_2", name="another")
+    assert automation.evaluate() == {}, "one of the migration pauses it"
 
 
 def test_a_migration_is_dropped_by_a_migration_back(stored: Trial) -> None:
