@@ -78,6 +78,22 @@ def test_a_tag_keeps_a_generation_until_it_is_deleted(storage: ClockedStorage) -
     assert groups(storage) == {"groups/three"}
 
 
+def test_generations_after_a_restored_head_are_kept_until_the_next_commit(storage: ClockedStorage) -> None:
+    three_generations(storage)
+    storage.write("tiny.json", [storage.read("generations/00000002.json")])  # restored from a backup
+    storage.time += 2 * DAY
+    assert make_tag(storage, HEAD, "lost", 3) == 3
+    assert collect(storage).kept == [2, 3]
+    assert delete_tag(storage, HEAD, "lost") == 3
+    assert collect(storage).kept == [2, 3]
+    assert groups(storage) == {"groups/two", "groups/three"}
+    assert set_item(storage, "y", write_group(storage, "y")).generation == 4
+    assert collect(storage).kept == [3, 4]
+    storage.time += 2 * DAY
+    assert collect(storage).kept == [4]
+    assert groups(storage) == {"groups/two", "groups/y"}
+
+
 def test_neither_tags_nor_collection_make_a_generation(storage: ClockedStorage) -> None:
     three_generations(storage)
     before = load(storage, HEAD)

@@ -1,8 +1,9 @@
 """Garbage collection: deletes everything that no kept generation names and that is older than a grace period.
 
-Kept are the current generation, tagged ones, and those that were replaced less than the grace period ago. All other
-archived generations are deleted, and so is every group that no kept generation names. Readers and writers may be at
-work. A prefix is *tombstoned* in the head before it is deleted, by compare-and-swap: a later commit cannot name it
+Kept are the current generation, tagged ones, those that were replaced less than the grace period ago, and those with
+higher numbers than the current one, which are there after its head was restored from a backup. All other archived
+generations are deleted, and so is every group that no kept generation names. Readers and writers may be at work. A
+prefix is *tombstoned* in the head before it is deleted, by compare-and-swap: a later commit cannot name it
 (``versioning.generations.commit``), and an earlier one is seen here. The next collection finishes one that died.
 """
 
@@ -210,6 +211,10 @@ class _Collector(Generic[S]):
         # A generation was replaced when the next one was committed.
         (replaced,) = (found.modified for found in self.storage.objects(self.head.name))
         for number in sorted(there, reverse=True):
+            if number > current.generation:  # the next commit replaces it, whatever number the restored head has
+                kept.numbers.append(number)
+                kept.prefixes.update(self._named_by(number))
+                continue
             if number < current.generation:
                 if number in self.drop:
                     kept.expired.append(number)
