@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 
 import pytest
@@ -11,7 +11,7 @@ import pytest
 from tests.helpers.clocks import clocks_ahead
 from tests.helpers.tiny_store import HEAD, ClockedStorage, Killed, set_item, write_group
 from zarr_core.errors import CollectedError, StoreError, ZarrCoreError
-from zarr_core.storage import Storage
+from zarr_core.storage import Storage, StoredObject
 from zarr_core.versioning.gc import TOMBSTONE_SECONDS, GcReport, collect_garbage
 from zarr_core.versioning.generations import load
 from zarr_core.versioning.tags import delete_tag, make_tag
@@ -202,6 +202,30 @@ def test_a_store_of_another_program_is_refused(storage: ClockedStorage) -> None:
         make_tag(storage, HEAD, "t")
     with pytest.raises(ZarrCoreError, match="must not be negative"):
         collect(storage, -1)
+
+
+@pytest.mark.parametrize(
+    ("name", "listed"), [("run_1", "Run_1"), ("Fl\u00fcgel", "Flu\u0308gel"), ("STRASSE", "straße")]
+)
+def test_a_disk_that_lists_another_spelling_of_a_name_loses_nothing(memory_root: str, name: str, listed: str) -> None:
+    """A disk that ignores case lists the first spelling, one that normalizes Unicode its own."""
+
+    class Disk(ClockedStorage):
+        def path(self, name_of_object: str) -> str:
+            return super().path(name_of_object.replace(name, listed))
+
+        def objects(self, prefix: str, *, recursive: bool = True) -> Iterator[StoredObject]:
+            for found in Storage.objects(self, prefix, recursive=recursive):
+                yield found._replace(modified=self.time - 2 * DAY)
+
+    storage = Disk(memory_root)
+    set_item(storage, "x", write_group(storage, name))
+    assert collect(storage).prefixes == {}
+    assert storage.read(f"groups/{name}/a")
+    set_item(storage, "x", write_group(storage, "other"))
+    assert set(collect(storage).prefixes) == {f"groups/{listed}"}
+    with pytest.raises(CollectedError):
+        set_item(storage, "y", write_group(storage, name))
 
 
 # --- concurrent writers

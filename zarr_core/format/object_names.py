@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import unicodedata
+
 #: Current state of a point store.
 MANIFEST = "manifest.json"
 #: Folder of the sample groups of a point store.
@@ -31,6 +33,16 @@ STATISTICS_YAML = "stats.yaml"
 STATISTICS_JSON = "stats.json"
 #: Lists of sample ids that belong to no split.
 BLACKLISTS = ("blacklist.txt", "blacklist2.txt")
+
+
+def spelled_alike(name: str) -> str:
+    """The same text for all spellings of a name that some disk takes for one: it ignores case, or normalizes Unicode.
+
+    Such a disk may list an object by another spelling than the one by which it was written and is read.
+    """
+    if name.isascii():
+        return name.lower()
+    return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold())
 
 
 def sample_folder(sample_id: str) -> str:

@@ -19,6 +19,7 @@ from tqdm import tqdm
 
 from zarr_core._util.commands import shell
 from zarr_core.errors import StoreError, ZarrCoreError
+from zarr_core.format.object_names import spelled_alike
 from zarr_core.storage import Storage, StoredObject
 from zarr_core.storage.backends import UnfinishedUpload
 from zarr_core.storage.temporary import strip_temp_suffix
@@ -145,7 +146,7 @@ def collect_garbage(
 
 @dataclass(frozen=True)
 class _Kept:
-    """Kept and expired generations, and the prefixes that kept and dropped ones name.
+    """Kept and expired generations, and the prefixes that kept and dropped ones name, as :func:`spelled_alike`.
 
     Attributes:
         above: folders above the prefixes of kept generations.
@@ -159,6 +160,7 @@ class _Kept:
 
     def needs(self, prefix: str) -> bool:
         """Whether a kept generation names the prefix, something below it, or a folder above it."""
+        prefix = spelled_alike(prefix)
         return prefix in self.prefixes or prefix in self.above or not self.prefixes.isdisjoint(_folders_of(prefix))
 
 
@@ -207,7 +209,7 @@ class _Collector(Generic[S]):
                     f"{self.storage.url}: generation {number} is kept by the tag {tag!r}; delete the tag first "
                     f"(`{shell('tag', self.storage.url, tag, '--delete')}`)"
                 )
-        kept = _Kept([current.generation], [], set(self.head.named(current)), set(), set())
+        kept = _Kept([current.generation], [], set(map(spelled_alike, self.head.named(current))), set(), set())
         # A generation was replaced when the next one was committed.
         (replaced,) = (found.modified for found in self.storage.objects(self.head.name))
         for number in sorted(there, reverse=True):
@@ -235,7 +237,7 @@ class _Collector(Generic[S]):
             name, data = read_archive(self.storage, number)
         except FileNotFoundError:  # another collection, with a shorter grace period, has just deleted it
             return set()
-        return set(self.head.named(self.head.parse(data, f"{self.storage.url}/{name}")))
+        return set(map(spelled_alike, self.head.named(self.head.parse(data, f"{self.storage.url}/{name}"))))
 
     def scan(self, state: S) -> _Found:
         """Find the old objects that no kept generation names."""
@@ -262,7 +264,7 @@ class _Collector(Generic[S]):
             if upload.started < abandoned:
                 found.uploads.append(upload)
         for prefix, garbage in unnamed.items():
-            if garbage.newest < self.horizon or prefix in kept.dropped:
+            if garbage.newest < self.horizon or spelled_alike(prefix) in kept.dropped:
                 found.garbage[prefix] = garbage
             else:
                 found.young += 1

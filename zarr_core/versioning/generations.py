@@ -23,6 +23,7 @@ from pydantic import Field
 from zarr_core._util.arguments import whole_number
 from zarr_core._util.commands import shell
 from zarr_core.errors import CollectedError, CommitConflict, ManifestError, StoreError
+from zarr_core.format.object_names import spelled_alike
 from zarr_core.storage import Storage
 from zarr_core.versioning.archive import documents, find_archive, read_archive, write_archive
 
@@ -354,7 +355,8 @@ def _check_named(storage: Storage, head: Head[S], current: S, changed: S) -> Non
     if not current.retention.collections:
         return
     added = sorted(set(head.named(changed)) - set(head.named(current)))
-    gone = tuple(name for name in added if name in current.retention.tombstones or not head.is_whole(storage, name))
+    pending = set(map(spelled_alike, current.retention.tombstones))
+    gone = tuple(name for name in added if spelled_alike(name) in pending or not head.is_whole(storage, name))
     if gone:
         raise CollectedError(storage.url, gone)
 
