@@ -22,7 +22,7 @@ from tests.helpers.faults import KILLS_OF_A_COMMIT, Kill, is_killed
 from tests.helpers.small_source import KIND, write_source
 from tests.helpers.stores import assert_reads_equal, flip, objects, shards
 from zarr_core.datasets import ZarrPointDataset, build_dataset
-from zarr_core.errors import StoreError, UnknownFieldError, ZarrCoreError
+from zarr_core.errors import CommitConflict, StoreError, UnknownFieldError, ZarrCoreError
 from zarr_core.info import main as info
 from zarr_core.loader import EpochBatchSampler, ResumableLoader
 from zarr_core.points.convert.conversion import convert
@@ -183,6 +183,23 @@ def test_copied_samples_are_committed_on_the_way(source: Path, tmp_path: Path, m
     with pytest.raises(KeyboardInterrupt):
         stage_store(source, tmp_path / "copy")
     assert_reads_equal(tmp_path / "copy", source, ["run_1", "run_2"])
+
+
+def test_a_stage_goes_on_if_other_writers_keep_committing_first(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    swap, lost = Storage.replace, itertools.count()
+
+    def overtaken(self: Storage, name: str, data: bytes, version: str | None) -> None:
+        if next(lost) < 30:
+            raise CommitConflict("another writer")
+        swap(self, name, data, version)
+
+    monkeypatch.setattr(Storage, "replace", overtaken)
+    monkeypatch.setattr("zarr_core.versioning.generations.time.sleep", lambda _: None)
+    monkeypatch.setattr(zarr_core.points.stage.store, "_COMMIT_SECONDS", 0.0)
+    assert stage_store(source, tmp_path / "copy").ok
+    assert_reads_equal(tmp_path / "copy", source, ["run_1", "run_2", "run_3"])
 
 
 def test_a_copy_on_its_way_to_other_fields_names_no_sample_without_them(

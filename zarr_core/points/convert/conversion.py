@@ -28,7 +28,7 @@ from zarr_core._util.processes import (
 )
 from zarr_core._util.time_limit import TimeLimitError, sample_seconds
 from zarr_core._util.units import format_size
-from zarr_core.errors import SourceError, StoreError
+from zarr_core.errors import CommitConflict, SourceError, StoreError
 from zarr_core.format.object_names import ZARR_JSON, sample_folder
 from zarr_core.format.packed import SUFFIX
 from zarr_core.points.convert.job import ConversionJob
@@ -148,7 +148,7 @@ def run_conversion(
             for result in _with_progress(running, len(planned.todo)) if progress else running:
                 run.add(result)
                 if time.monotonic() - run.committed_at > _COMMIT_SECONDS:
-                    run.commit()
+                    run.commit_so_far()
         except BaseException:
             # Commit the converted samples even if the run is interrupted.
             if run.pending.written or run.pending.refused:
@@ -180,11 +180,23 @@ class _Run:
         if result.quarantine is not None:
             self.pending.refused[result.sample_id] = result.quarantine
 
+    def commit_so_far(self) -> None:
+        """Commit what is pending, or leave it to the next commit if other writers kept coming first."""
+        try:
+            self.commit()
+        except CommitConflict as error:
+            logger.warning("%s; the samples converted so far wait for the next commit", error)
+            self.committed_at = time.monotonic()
+
     def commit(self, *, retire: bool = False) -> PublishReport:
         """Commit what is pending. Results of samples that were not committed are replaced by the reason."""
         # Commit each result once only: later, other converters may have replaced it.
         saved, self.pending = self.pending, Pending()
-        report = commit_results(self._job, saved, retire=retire)
+        try:
+            report = commit_results(self._job, saved, retire=retire)
+        except CommitConflict:
+            self.pending = saved
+            raise
         self.committed_at = time.monotonic()
         if not report.manifest.generation:
             self.pending = saved  # all refused so far: they are recorded as soon as a sample is converted

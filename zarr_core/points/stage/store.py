@@ -22,7 +22,7 @@ from tqdm import tqdm
 from zarr_core._util.arguments import whole_number
 from zarr_core._util.processes import map_in_processes
 from zarr_core._util.units import format_size
-from zarr_core.errors import StoreError, UnknownFieldError, ZarrCoreError
+from zarr_core.errors import CommitConflict, StoreError, UnknownFieldError, ZarrCoreError
 from zarr_core.format.object_names import BLACKLISTS, ZARR_JSON, split_list
 from zarr_core.points.stage.archive import ArchiveCopy
 from zarr_core.points.stage.copy import StageReport, StoreCopy
@@ -131,7 +131,10 @@ def stage_store(
                 bar.update()
                 has_samples = has_samples or not result.problem
                 if has_samples and time.monotonic() - committed_at > _COMMIT_SECONDS:
-                    copy.commit_present(report)
+                    with contextlib.suppress(
+                        CommitConflict
+                    ):  # other writers kept coming first: the next commit has all
+                        copy.commit_present(report)
                     committed_at = time.monotonic()
         committed = copy.commit_present(report)
         if committed is None:
