@@ -106,7 +106,7 @@ class SampleEntry:
 
     def differs(self, other: SampleEntry) -> bool:
         """Whether two entries are of different groups. A commit may add the records of fields and size to an entry."""
-        return replace(self, fields=None, size=0) != replace(other, fields=None, size=0)
+        return self != other and replace(self, fields=None, size=0) != replace(other, fields=None, size=0)
 
     @property
     def version(self) -> tuple[str, str, str]:
