@@ -6,6 +6,7 @@ import itertools
 import json
 import os
 import warnings
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,11 @@ from tests.helpers.small_source import KIND, load_field, write_source
 from zarr_core.errors import CorruptChunkError, UnknownFieldError, ZarrCoreError
 from zarr_core.format.moments import FieldMoments
 from zarr_core.points.convert.conversion import convert
-from zarr_core.points.statistics import calculate_store_statistics, write_statistics
+from zarr_core.points.statistics import (
+    calculate_store_statistics,
+    record_training_statistics,
+    write_statistics,
+)
 from zarr_core.points.store.head import load_manifest
 from zarr_core.sources import resolve_kind
 from zarr_core.statistics import main
@@ -208,6 +213,55 @@ def test_command_line_writes_into_the_store(store: Path, capsys: pytest.CaptureF
     assert {name: (store / name).read_bytes() for name in first} == first
     assert list(yaml.safe_load(first["stats.yaml"])) == list(json.loads(first["stats.json"])) == list(statistics)
     assert f"wrote {store}/stats.yaml" in capsys.readouterr().out
+
+
+def counts(store: Path) -> list[int]:
+    files = (store / "stats.yaml", store / "stats.json")
+    return [yaml.safe_load(file.read_text())["surface_pressure_count"] for file in files]
+
+
+@pytest.mark.parametrize("moment", ["stats.yaml", "stats.json"])
+def test_the_copy_beside_the_manifest_is_of_the_last_commit(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    """Another process commits, and records its statistics, just before the first one writes the copy of its own."""
+    store = str(tmp_path / "store")
+    first = convert(KIND, store, source_url=str(source), sample_ids=["run_1"]).manifest
+    write = Storage.write
+
+    def overtaken(self: Storage, name: str, pieces: Iterable[bytes]) -> int:
+        if name == moment:
+            monkeypatch.setattr(Storage, "write", write)
+            second = convert(KIND, store, source_url=str(source), sample_ids=["run_2"]).manifest
+            assert f"{store}/stats.yaml" in record_training_statistics(store, second)
+        return write(self, name, pieces)
+
+    monkeypatch.setattr(Storage, "write", overtaken)
+    record_training_statistics(store, first)
+    assert counts(tmp_path / "store") == [70 + 77] * 2
+
+
+@pytest.mark.parametrize("moment", ["statistics/00000001/train.yaml", "stats.yaml", "stats.json"])
+def test_the_next_conversion_finishes_statistics_of_a_killed_one(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    store = str(tmp_path / "store")
+    manifest = convert(KIND, store, source_url=str(source), sample_ids=["run_1"]).manifest
+    write = Storage.write
+
+    def killed(self: Storage, name: str, pieces: Iterable[bytes]) -> int:
+        if name == moment:
+            raise KeyboardInterrupt
+        return write(self, name, pieces)
+
+    monkeypatch.setattr(Storage, "write", killed)
+    with pytest.raises(KeyboardInterrupt):
+        record_training_statistics(store, manifest)
+    monkeypatch.setattr(Storage, "write", write)
+    record_training_statistics(store, manifest)
+    assert counts(tmp_path / "store") == [70] * 2
+    assert sorted(os.listdir(f"{store}/statistics/00000001")) == ["train.json", "train.yaml"]
+    assert record_training_statistics(store, manifest) == []
 
 
 def test_command_line_writes_to_the_given_files(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

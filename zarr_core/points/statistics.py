@@ -29,7 +29,13 @@ from zarr_core.errors import CorruptChunkError, StoreError, UnknownFieldError, Z
 from zarr_core.format.array_metadata import group_arrays
 from zarr_core.format.moments import FieldMoments
 from zarr_core.format.names import POSITION
-from zarr_core.format.object_names import ALL_SAMPLES, STATISTICS, STATISTICS_YAML, statistics_name
+from zarr_core.format.object_names import (
+    ALL_SAMPLES,
+    STATISTICS,
+    STATISTICS_JSON,
+    STATISTICS_YAML,
+    statistics_name,
+)
 from zarr_core.points.read.scan import read_chunks
 from zarr_core.points.statistics_files import training_split
 from zarr_core.points.store.group import read_group, recorded_attributes, recorded_moments, recorded_numbers
@@ -296,7 +302,7 @@ def write_statistics(
     """Record the statistics of a generation's split in the store, or write them to other files.
 
     The store keeps them as ``statistics/<generation>/<split>.yaml`` and ``.json``. Those that training normalizes with
-    (see :func:`training_split`, in the current generation) are also written to ``stats.yaml`` and ``stats.json``.
+    (see :func:`training_split`, in the current generation) are then copied to ``stats.yaml`` and ``stats.json``.
 
     Args:
         store_root: path or URL of the store.
@@ -322,40 +328,69 @@ def write_statistics(
         files[output_yaml] = as_yaml
     if output_json is not None:
         files[output_json] = as_json
-    if not files:
-        root = store_root.rstrip("/")
-        for name in _recorded_names(Storage(store_root), split, generation):
-            files |= {f"{root}/{name}.yaml": as_yaml, f"{root}/{name}.json": as_json}
-    for target, data in files.items():
-        folder, slash, name = target.rpartition("/")
-        Storage(folder or slash or ".").write(name, [data])
-    return [redact(target) for target in files]
+    if files:
+        for target, data in files.items():
+            folder, slash, name = target.rpartition("/")
+            Storage(folder or slash or ".").write(name, [data])
+        return [redact(target) for target in files]
+    storage = Storage(store_root)
+    recorded = _recorded_name(storage, split, generation)
+    storage.write(f"{recorded}.json", [as_json])
+    storage.write(f"{recorded}.yaml", [as_yaml])  # last: it tells that both are there
+    written = [f"{recorded}.yaml", f"{recorded}.json"]
+    return _urls(store_root, written if generation is None else written + _publish(storage))
 
 
-def _recorded_names(storage: Storage, split: str | None, generation: int | None) -> list[str]:
-    """Names, without suffixes, of the statistics that the store itself keeps."""
-    published = STATISTICS_YAML.removesuffix(".yaml")
+def _urls(store_root: str, names: Iterable[str]) -> list[str]:
+    return [redact(f"{store_root.rstrip('/')}/{name}") for name in names]
+
+
+def _publish(storage: Storage) -> list[str]:
+    """Make the files beside the manifest a copy of the statistics of the current generation, if it has them.
+
+    Others may commit and do the same meanwhile. Whoever writes looks again, so the last generation wins.
+
+    Returns:
+        Names of the files written.
+    """
+    written: dict[str, None] = {}
+    while True:
+        current = load_manifest(storage)
+        for name in (STATISTICS_YAML, STATISTICS_JSON):
+            recorded = statistics_name(current.generation, training_split(current))
+            try:
+                data = storage.read(f"{recorded}.{name.rpartition('.')[2]}")
+            except FileNotFoundError:
+                return list(written)
+            if not storage.exists(name) or storage.read(name) != data:
+                storage.write(name, [data])
+                written[name] = None
+        if load_manifest(storage).generation == current.generation:
+            return list(written)
+
+
+def _recorded_name(storage: Storage, split: str | None, generation: int | None) -> str:
+    """Name, without suffix, of the statistics that the store itself keeps."""
     if generation is None:
         if storage.list(STATISTICS):
             raise ZarrCoreError(
                 f"{storage.url} records statistics by generation and split: pass generation= and split=, or the file "
                 "to write"
             )
-        return [published]
+        return STATISTICS_YAML.removesuffix(".yaml")
     if split == ALL_SAMPLES or (split is not None and "/" in split):
         raise ZarrCoreError(
             f"statistics of a split named {split!r} cannot be recorded in a store; pass a file to write"
         )
-    current = load_manifest(storage)
-    trains = generation == current.generation and split == training_split(current)
-    return [statistics_name(generation, split), *([published] if trains else [])]
+    return statistics_name(generation, split)
 
 
 def record_training_statistics(store_root: str, manifest: StoreManifest) -> list[str]:
-    """Record the statistics that datasets of a generation normalize with, unless the store has them.
+    """Record the statistics that datasets of a generation normalize with, and their copy beside the manifest.
 
-    They are merged from the recorded moments, so they equal those of :func:`calculate_store_statistics`. Nothing is
-    recorded where arrays would have to be read, or where the store has no sample of the training split.
+    What the store has is not written again. They are merged from the recorded moments, so they equal those of
+    :func:`calculate_store_statistics`. Nothing is recorded where arrays would have to be read, or where the store has
+    no sample of the training split.
 
     Returns:
         The files written, without credentials.
@@ -366,7 +401,7 @@ def record_training_statistics(store_root: str, manifest: StoreManifest) -> list
     split = training_split(manifest)
     storage = Storage(store_root)
     if storage.exists(f"{statistics_name(manifest.generation, split)}.yaml"):
-        return []
+        return _urls(store_root, _publish(storage))  # a process that recorded them may have died before it did
     entries = [(sample_id, manifest.samples[sample_id]) for sample_id in sorted(manifest.select(split))]
     with ThreadPoolExecutor(_REQUESTS) as threads:
         moments = list(threads.map(partial(_recorded_moments, storage), entries))
