@@ -208,11 +208,12 @@ def with_all_present(selection: Selection) -> Selection:
 
 
 def with_current_splits(selection: Selection, arrived: Collection[str]) -> Selection:
-    """The selection with the splits, excluded ids and split files that its source has now. Does not list the source.
+    """The selection with the splits, excluded ids and split files that its source has now. Does not list all of it.
 
     Args:
         selection: the selection, as the source was listed.
-        arrived: ids that the source had later than the listing.
+        arrived: ids that others have committed since the listing. Those that the source does not have, as of
+            ``write_sample``, are in no split of it.
 
     Raises:
         SourceError: the source cannot be read, or no longer has any selected sample.
@@ -222,7 +223,10 @@ def with_current_splits(selection: Selection, arrived: Collection[str]) -> Selec
     # All files of a folder that is not mounted any more are missing, which is no reason to drop the splits.
     if selection.documents.keys() - documents.keys() and not source.discover(selection.samples):
         raise SourceError(f"{source.url} has neither its split files nor the selected samples any more")
-    splits = source.splits(selection.present.union(arrived))
+    splits = source.splits(selection.present)
+    others = selection.present.union(arrived)
+    if source.splits(others) != splits:
+        splits = source.splits(selection.present.union(source.discover(sorted(others - selection.present))))
     return replace(selection, splits=splits, excluded=frozenset(source.excluded()), documents=documents)
 
 

@@ -26,6 +26,7 @@ from zarr_core.points.convert.job import ConversionJob
 from zarr_core.points.convert.publish import Pending, commit_results, publish
 from zarr_core.points.convert.request import ConversionRequest
 from zarr_core.points.convert.sample import ConversionResult
+from zarr_core.points.convert.write_sample import write_sample
 from zarr_core.points.convert.writer import GroupWriter
 from zarr_core.points.store.head import HEAD, load_manifest
 from zarr_core.points.store.manifest import StoreManifest
@@ -193,6 +194,10 @@ def test_splits_of_folders_have_the_samples_of_a_later_listing(tmp_path: Path) -
     add_sample("new/run_2")
     convert(kind, tmp_path / "store", root=tmp_path / "source")
     assert commit_results(early, Pending()).manifest.splits == {"train": ["new/run_1", "new/run_2"]}
+    arrays = {"surface_position": torch.zeros(5, 3)}
+    write_sample(tmp_path / "store", "new/written", arrays, split="test", kind=kind)
+    kept = {"train": ["new/run_1", "new/run_2"], "test": ["new/written"]}
+    assert commit_results(early, Pending()).manifest.splits == kept, "a folder of the source has not the written sample"
 
 
 def test_a_migration_does_not_undo_a_later_one(tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
