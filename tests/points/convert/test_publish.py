@@ -143,6 +143,16 @@ def test_a_stale_refusal_does_not_quarantine_a_repaired_sample(
     assert (report.committed, load_manifest(store).quarantine) == (False, {})
 
 
+def test_a_store_made_meanwhile_that_identifies_samples_in_another_way_is_left_alone(
+    tmp_path: Path, source: Path
+) -> None:
+    early = ConversionJob.open(ConversionRequest(KIND, tmp_path / "store", root=source))
+    made = convert(KIND, tmp_path / "store", root=source, fingerprint="content").manifest
+    with pytest.raises(StoreError, match="identifies samples by the content of their files, not by version: run again"):
+        commit_results(early, Pending())
+    assert load_manifest(tmp_path / "store") == made
+
+
 def test_a_sample_that_arrived_after_the_listing_is_not_retired(tmp_path: Path) -> None:
     source = write_source(tmp_path / "source", ("run_1", "run_2", "run_3"))
     (source / "run_2").rename(tmp_path / "run_2")

@@ -278,8 +278,15 @@ def _with_others(
 
 def _check_settings(job: ConversionJob, current: StoreManifest | None) -> None:
     """Raise StoreError if another conversion has committed other settings since the job was opened."""
-    recorded = None if current is None else current_settings(current)
-    if current is None or not current.samples or recorded is None:
+    if current is None:
+        return
+    if current.fingerprints != job.fingerprints and (current.samples or current.quarantine):
+        raise StoreError(
+            f"{job.writer.storage.url}: another conversion has made this store meanwhile, which identifies samples by "
+            f"the {current.fingerprints} of their files, not by {job.fingerprints}: run again without fingerprint"
+        )
+    recorded = current_settings(current)
+    if not current.samples or recorded is None:
         return
     # A migration replaces the settings that it has found, not those of another migration that began after it.
     replaced = current_settings(job.manifest) if job.request.reconvert and job.manifest else None
