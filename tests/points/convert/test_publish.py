@@ -143,6 +143,22 @@ def test_a_stale_refusal_does_not_quarantine_a_repaired_sample(
     assert (report.committed, load_manifest(store).quarantine) == (False, {})
 
 
+def test_a_stale_sample_does_not_replace_a_newer_refusal(
+    two_states: tuple[Path, Callable[[], None]], tmp_path: Path
+) -> None:
+    source, change = two_states
+    commit(Storage(tmp_path / "store"), HEAD, add("other"))
+    old = _converted(source, tmp_path / "store")
+    change()
+    write_broken(source, "run_1", "surface_pressure.pt", nan(70))
+    job = _job(source, tmp_path / "store")
+    (refused,) = convert_samples(job, [(job.selection.samples["run_1"], None)])
+    assert refused.quarantine is not None
+    commit_results(job, Pending(refused={"run_1": refused.quarantine}))
+    report = commit_results(*old)
+    assert (report.committed, report.quarantined) == (False, {"run_1": refused.quarantine})
+
+
 def test_a_store_made_meanwhile_that_identifies_samples_in_another_way_is_left_alone(
     tmp_path: Path, source: Path
 ) -> None:

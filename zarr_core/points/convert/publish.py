@@ -203,7 +203,7 @@ def _attempt(job: ConversionJob, pending: Pending, current: StoreManifest | None
     description = job.selection.source.description
     check_dataset(storage, current, description.name, request.dataset_name)
     _check_settings(job, current)
-    pending = _without_stale(pending, current, job.selection)
+    pending = _without_stale(pending, current, job)
     start = current or StoreManifest(request.dataset_name or description.name)
     if not start.generation and job.manifest is not None:  # the published format keeps splits in files
         start = replace(start, splits=job.manifest.splits, excluded=job.manifest.excluded)
@@ -406,32 +406,40 @@ def _find_finished(job: ConversionJob) -> Pending:
     return pending
 
 
-def _without_stale(pending: Pending, current: StoreManifest | None, selection: Selection) -> Pending:
+def _without_stale(pending: Pending, current: StoreManifest | None, job: ConversionJob) -> Pending:
     """The results, without those of an older state of the source than another converter has committed meanwhile.
 
     Fingerprints have no order, so the source decides: its current state is the newer one. If the source has both (two
     copies of a dataset) or cannot be read, the later commit wins.
     """
-    committed = current.samples if current else {}
     stale = []
     results: dict[str, SampleEntry | Quarantine] = {**pending.written, **pending.refused}
     for sample_id, result in results.items():
-        entry = committed.get(sample_id)
-        if entry is None or not entry.is_ours or entry.fingerprint == result.fingerprint:
+        other = _committed_fingerprint(current, sample_id, job)
+        if not other or other == result.fingerprint:
             continue
-        sample = selection.samples.get(sample_id)
-        if sample is not None and _has_changed(selection.source, sample):
+        sample = job.selection.samples.get(sample_id)
+        if sample is not None and _has_changed(job.selection.source, sample):
             stale.append(sample_id)
             logger.warning(
-                "%s: its source changed after this conversion read it (source %s), so the committed sample (source %s) "
+                "%s: its source changed after this conversion read it (source %s), so what is committed (source %s) "
                 "stays; run again to convert the current source",
                 sample_id,
                 result.fingerprint,
-                entry.fingerprint,
+                other,
             )
         elif sample_id in pending.written:
-            logger.info("%s: source %s replaces %s", sample_id, result.fingerprint, entry.fingerprint)
+            logger.info("%s: source %s replaces %s", sample_id, result.fingerprint, other)
     return pending.without(stale)
+
+
+def _committed_fingerprint(current: StoreManifest | None, sample_id: str, job: ConversionJob) -> str:
+    """Source of the committed sample, or of a refusal that came after the job was opened; "" without any."""
+    entry = current.samples.get(sample_id) if current else None
+    refusal = current.quarantine.get(sample_id) if current else None
+    if refusal is not None and refusal != job.refused.get(sample_id):
+        return refusal.fingerprint
+    return "" if entry is None else entry.fingerprint
 
 
 def _has_changed(source: SampleSource, sample: SourceSample) -> bool:
