@@ -97,6 +97,24 @@ def test_only_new_batches_are_read(
     assert quality_report(matrix, tmp_path / "report")["batches"] == second["batches"]
 
 
+def test_a_batch_that_was_loaded_again_with_other_values_is_measured_again(
+    written: tuple[WideMatrix, dict[str, np.ndarray]], tmp_path: Path
+) -> None:
+    matrix, tables = written
+    first = quality_report(matrix, tmp_path / "report")
+    sample_ids = matrix.batches["arrays"]
+    matrix.retire(batch_ids=["arrays"])
+    matrix.reinstate(batch_ids=["arrays"])
+    coverage = np.full_like(tables["arrays"], np.nan)
+    matrix.append("arrays", sample_ids, {"beta": 1 - tables["arrays"], "coverage": coverage})
+    second = quality_report(matrix, tmp_path / "report")
+    assert second["measured_batches"] == ["arrays"]
+    for number, sample_id in enumerate(sample_ids):
+        mean = np.nanmean(1 - tables["arrays"][number], dtype=float)
+        assert second["batches"]["arrays"]["samples"][sample_id]["mean"] == pytest.approx(mean, abs=1e-6)
+    assert second["batches"][HOSTILE] == first["batches"][HOSTILE]
+
+
 def test_the_page_shows_outliers_and_escapes_names(written: tuple[WideMatrix, dict[str, np.ndarray]]) -> None:
     page = re.sub("<!--.*?-->", "", render_page(measure_quality(written[0])), flags=re.DOTALL)
     assert "2 samples far from the rest of the batch" in page

@@ -1,6 +1,7 @@
 """Measure the quality of a wide matrix: missing cells, distributions of values, samples that stand out.
 
-Figures are kept per batch. A batch never changes, so a later report measures only new batches.
+Figures are kept per batch, with the digest of its samples and values. A later report measures only batches with another
+digest: new ones, those that lost samples, and those that were retired and loaded again.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def measure_quality(
     Args:
         matrix: the matrix, at its generation.
         value, coverage, progress: as for ``quality_report``.
-        known: an earlier report on the same matrix; its batches are not read again.
+        known: an earlier report on the same matrix; those of its batches that have the same digest are not read again.
     """
     if value not in matrix.values:
         raise UnknownFieldError(f"{matrix.url} has no value table {value!r}; it has {', '.join(matrix.values)}")
@@ -61,11 +62,11 @@ def measure_quality(
         "features": matrix.shape[1],
     }
     earlier = known["batches"] if known and about.items() <= known.items() else {}
-    batches, measured, outliers = {}, [], []
+    batches, measured, outliers, digests = {}, [], [], matrix.batch_digests
     for batch_id, sample_ids in tqdm(matrix.batches.items(), unit="batch", desc="quality", disable=not progress):
         batch = earlier.get(batch_id)
-        if batch is None or batch["samples"].keys() != set(sample_ids):  # a retirement may have taken samples
-            batch = measure_batch(matrix, sample_ids, value, coverage)
+        if batch is None or batch.get("digest") != digests[batch_id]:  # also loaded again with other values
+            batch = measure_batch(matrix, sample_ids, value, coverage) | {"digest": digests[batch_id]}
             measured.append(batch_id)
         batches[batch_id] = batch
         outliers += find_outliers(batch_id, batch)
