@@ -6,14 +6,18 @@ import os
 from pathlib import Path
 
 import duckdb
+import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from tests.helpers.long_tables import FEATURES, write_long
 from tests.helpers.warehouse_kinds import assert_equals_pandas, wide
 from zarr_core.errors import WarehouseError
+from zarr_core.matrix import WideMatrix
+from zarr_core.matrix.ingest.loader import MatrixLoader
 from zarr_core.matrix.store.axis import FeatureAxis
-from zarr_core.warehouses import DuckDBWarehouse, join
+from zarr_core.warehouses import DuckDBWarehouse, LongColumns, join
 
 
 def test_rows_of_a_large_axis_are_searched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -42,6 +46,24 @@ def test_names_are_found_as_by_a_dictionary() -> None:
         for names in (mixed, in_order, ids, ids[1:], ids[::-1], [*ids, "a"], []):
             expected = [ids.index(name) if name in ids else -1 for name in names]
             assert FeatureAxis(ids).find(pa.array(names, pa.string())).tolist() == expected
+
+
+def test_numbers_are_found_by_their_text() -> None:
+    ids = [7, -3, 2**63 - 1, 0, -(2**63), 10]
+    others = ["07", "+7", "7.0", " 7", "-0", "-", "", None, "seven", str(2**63), str(-(2**63) - 1), "1" * 30, "8"]
+    names = [*map(str, ids), *others]
+    assert FeatureAxis(ids).find(pa.array(names, pa.string())).tolist() == [*range(len(ids)), *[-1] * len(others)]
+    assert FeatureAxis(ids).find(pa.array([], pa.string())).tolist() == []
+
+
+def test_rows_of_a_large_axis_of_numbers_are_searched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "batch_id=b").mkdir()
+    rows = {"sample_id": ["s"] * 3, "cpg_id": [3, 1, 2], "beta": [0.3, 0.1, 0.2]}
+    pq.write_table(pa.table(rows), tmp_path / "batch_id=b" / "rows.parquet")
+    warehouse = DuckDBWarehouse(f"{tmp_path}/*/*.parquet", LongColumns(values={"beta": "beta"}))
+    matrix = WideMatrix.create(tmp_path / "matrix", [2, 4, 1, 3], {"beta": "float64"})
+    monkeypatch.setattr(join, "_JOINED_FEATURES", 0)
+    np.testing.assert_array_equal(MatrixLoader(warehouse, matrix).load(["s"]), [[0.2, np.nan, 0.1, 0.3]])
 
 
 def test_duckdb_spills_to_the_folder_of_temporary_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

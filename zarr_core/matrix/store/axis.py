@@ -125,9 +125,15 @@ class FeatureAxis(Sequence[Any]):
             raise UnknownFieldError(f"the features of this matrix are {own}, not {given}: {example!r}")
 
     def find(self, names: Any) -> np.ndarray:
-        """Positions of an Arrow array of strings, (n,) int64, -1 where a name is null or is not on the axis."""
-        self.check_kind(True, names[:1])
-        return self.locate(from_arrow(names.fill_null("")))
+        """Positions of an Arrow array of strings, (n,) int64, -1 where a name is null or is not on the axis.
+
+        Integers on the axis have the names that SQL writes: 7, not 07 or +7.
+        """
+        names = names.fill_null("")
+        if self.is_text:
+            return self.locate(from_arrow(names))
+        numbers, is_number = _parsed(names)
+        return np.where(is_number, self.locate(numbers), -1)
 
     def locate(self, wanted: np.ndarray) -> np.ndarray:
         """Positions of names, (n,) bytes or int64 as those of the axis: (n,) int64, -1 where one is not on the axis."""
@@ -318,6 +324,20 @@ def from_arrow(names: Any) -> np.ndarray:
         used = np.frombuffer(data or b"", np.uint8)[ends[0] : ends[-1]]
         parts.append(_fixed_width(used, np.diff(ends)))
     return np.concatenate(parts) if parts else np.empty(0, "S1")
+
+
+def _parsed(texts: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Texts of an Arrow array as int64, and whether each of them is one as SQL writes it."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    written = pc.match_substring_regex(texts, "^(0|-?[1-9][0-9]{0,18})$")  # 19 digits fit in 64 bits without a sign
+    sizes = pc.utf8_ltrim(pc.if_else(written, texts, "0"), "-").cast(pa.uint64()).to_numpy()
+    negative = pc.starts_with(texts, "-").to_numpy(zero_copy_only=False)
+    numbers = sizes.astype(np.int64)  # -2**63 wraps to itself
+    numbers[negative] *= -1
+    fits = sizes <= np.iinfo(np.int64).max + negative.astype(np.uint64)
+    return numbers, fits & written.to_numpy(zero_copy_only=False)
 
 
 def _fixed_width(data: np.ndarray, lengths: np.ndarray) -> np.ndarray:
