@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.helpers.long_tables import FEATURES, write_long
-from tests.helpers.warehouse_kinds import append_to_iceberg, assert_equals_pandas, iceberg_catalog, iceberg_of
+from tests.helpers.warehouse_kinds import append_to_iceberg, assert_equals_pandas, iceberg_catalog, iceberg_of, wide
 from zarr_core.errors import WarehouseError
-from zarr_core.warehouses import IcebergWarehouse
+from zarr_core.matrix import WideMatrix
+from zarr_core.matrix.ingest.loader import MatrixLoader
+from zarr_core.warehouses import IcebergWarehouse, LongColumns
 
 
 def test_batches_come_from_metadata_alone(long: Path, tmp_path: Path) -> None:
@@ -64,3 +67,46 @@ def test_a_table_that_was_dropped_and_created_again_is_another(long: Path, tmp_p
             with pytest.raises(WarehouseError, match="its table was dropped, and another one was created"):
                 use()
     assert iceberg_catalog(tmp_path).load_table("lab.long").current_snapshot() is not None
+
+
+def test_columns_are_those_that_have_the_names_now(long: Path, tmp_path: Path) -> None:
+    """Renaming and adding columns makes no snapshot: the latest one still has the earlier names."""
+    warehouse = iceberg_of(long, tmp_path)
+    first = warehouse.pinned()
+    matrix = WideMatrix.create(tmp_path / "matrix", FEATURES, {"beta": "float64", "coverage": "float64"})
+    before = MatrixLoader(warehouse, matrix).load(["s1"], "beta"), matrix.read(["s1"], value="coverage")
+    for old, new in (("beta", "other"), ("coverage", "beta"), ("other", "coverage")):
+        with iceberg_catalog(tmp_path).load_table("lab.long").update_schema() as update:
+            update.rename_column(old, new)
+    swapped = WideMatrix.create(tmp_path / "swapped", FEATURES, matrix.values)
+    after = MatrixLoader(warehouse, swapped).load(["s1"], "coverage"), swapped.read(["s1"], value="beta")
+    np.testing.assert_array_equal(after, before)
+    with pytest.raises(WarehouseError, match="the warehouse changed after the batch was loaded"):
+        MatrixLoader(warehouse, matrix).ingest(["b-1"])
+    source = matrix.batch_sources["b-1"]
+    without_schema = {name: text for name, text in source.items() if name != "schema"}  # of an earlier version
+    for recorded in (source, without_schema):
+        assert first.is_unchanged("b-1", recorded)
+        assert not warehouse.pinned().is_unchanged("b-1", recorded)
+    assert warehouse.pinned().is_unchanged("b-1", swapped.batch_sources["b-1"])
+    earlier = IcebergWarehouse(
+        "lab.long", catalog="trial", properties=warehouse.properties, snapshot_id=first.snapshot_id
+    )
+    for opened in (earlier, earlier.pinned(), first.pinned()):
+        assert opened.is_unchanged("b-1", source)
+        with opened.unload({"b-1": ["s1"]}, ["beta"], FEATURES) as unloaded:
+            np.testing.assert_array_equal(wide(unloaded, "b-1", ["s1"], "beta", FEATURES).values, before[0])
+
+
+def test_a_column_that_was_added_after_all_rows_is_empty(long: Path, tmp_path: Path) -> None:
+    from pyiceberg.types import FloatType  # half a second to import
+
+    properties = iceberg_of(long, tmp_path).properties
+    with iceberg_catalog(tmp_path).load_table("lab.long").update_schema() as update:
+        update.add_column("quality", FloatType())
+        update.rename_column("sample_id", "sample")
+    columns = LongColumns(sample="sample", values={"beta": "beta", "quality": "quality"})
+    warehouse = IcebergWarehouse("lab.long", catalog="trial", properties=properties, columns=columns)
+    matrix = WideMatrix.create(tmp_path / "matrix", FEATURES, {"beta": "float32", "quality": "float32"})
+    assert np.isnan(MatrixLoader(warehouse, matrix).load(["s1"], "quality")).all()
+    assert not np.isnan(matrix.read(["s1"], value="beta")).all()

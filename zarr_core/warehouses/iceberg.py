@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyiceberg.expressions import BooleanExpression
     from pyiceberg.table import DataScan, Table
+    from pyiceberg.table.snapshots import Snapshot
 
 
 # A SQLite catalogue in a file below the working directory.
@@ -37,7 +38,7 @@ class IcebergWarehouse(Warehouse):
             ``PYICEBERG_CATALOG__<NAME>__URI``), where credentials belong.
         properties: catalogue properties, which override the configured ones. A SQLite catalogue is
             ``{"type": "sql", "uri": "sqlite:////data/catalogue.db"}``; other types are "rest" and "glue".
-        snapshot_id: snapshot to read instead of the current one.
+        snapshot_id: snapshot to read instead of the current one, with the names that its columns had then.
         columns: names of the table's columns.
     """
 
@@ -58,16 +59,19 @@ class IcebergWarehouse(Warehouse):
             self.properties["uri"] = f"{file[1]}{absolute(file[2])}"
         self.snapshot_id = snapshot_id
         self._uuid: UUID | None = None
+        self._schema_id: int | None = None  # of a pinned warehouse: what names its columns
 
     def __repr__(self) -> str:
         return f"IcebergWarehouse({self.table!r}, catalog={self.catalog!r})"
 
     def pinned(self) -> IcebergWarehouse:
         """The table's current snapshot. Rows that are appended later are not visible through it."""
-        snapshot = self._load().current_snapshot()
+        table = self._load()
+        snapshot = table.current_snapshot()
         if snapshot is None:
             raise WarehouseError(f"{self!r} has no snapshot yet: no rows were ever appended")
         pinned = copy.copy(self)
+        pinned._schema_id = self._schema_of(table)
         pinned.snapshot_id = self.snapshot_id or snapshot.snapshot_id
         return pinned
 
@@ -96,14 +100,30 @@ class IcebergWarehouse(Warehouse):
             return connection.sql(distinct_query("long", names)).fetchall()
 
     def is_unchanged(self, batch_id: str, source: Mapping[str, str]) -> bool:
-        """Whether the batch has the data and delete files that it had in the recorded snapshot."""
+        """Whether the batch has the data and delete files of the recorded snapshot, and names mean the same columns."""
         recorded = source.get("snapshot", "")
         if source.get("table") != self.table or not recorded.isdecimal():
             return False
         with self._errors():
-            if self._current.snapshot_by_id(int(recorded)) is None:  # it has expired
+            table = self._current
+            snapshot = table.snapshot_by_id(int(recorded))
+            if snapshot is None:  # it has expired
+                return False
+            # Before this was recorded, rows were read with the names of the snapshot.
+            schema = source.get("schema", str(_schema_of_snapshot(table, snapshot)))
+            if self._column_numbers(table, schema) != self._column_numbers(table, str(self._schema_of(table))):
                 return False
             return self._files_of(batch_id, int(recorded)) == self._files_of(batch_id, self.snapshot_id)
+
+    def _column_numbers(self, table: Table, schema_id: str) -> dict[str, int]:
+        """Iceberg's numbers of the columns that a schema has, which stay when a column is renamed."""
+        columns, numbers = self.columns, {}
+        for schema in table.metadata.schemas:
+            if str(schema.schema_id) == schema_id:
+                for name in (columns.batch, columns.sample, columns.feature, *columns.values.values()):
+                    if name in schema.column_names:
+                        numbers[name] = schema.find_field(name).field_id
+        return numbers
 
     def _files_of(self, batch_id: str, snapshot_id: int | None) -> set[tuple[str, ...]]:
         scan = self._scan([self.columns.batch], [batch_id], snapshot_id)
@@ -116,11 +136,31 @@ class IcebergWarehouse(Warehouse):
     def _scan(self, names: Sequence[str], among: Sequence[str] | None, snapshot_id: int | None = None) -> DataScan:
         from pyiceberg.expressions import AlwaysTrue, In
 
-        table = self._current
-        schema = table.schema()
-        self._check_columns(names, schema.column_names)
+        table = self._named
+        self._check_columns(names, table.schema().column_names)
         chosen: BooleanExpression = AlwaysTrue() if among is None else In(names[0], among)  # type: ignore[call-arg, arg-type]
         return table.scan(chosen, tuple(names), snapshot_id=snapshot_id or self.snapshot_id)
+
+    @property
+    def _named(self) -> Table:
+        """The table with the names of its columns that hold here, whichever snapshot is read.
+
+        pyiceberg takes the names of columns from the snapshot, which has those of the time when it was written, and the
+        names in filters from the table.
+        """
+        table = self._current
+        number = self._schema_of(table)
+        snapshots = [snapshot.model_copy(update={"schema_id": number}) for snapshot in table.metadata.snapshots]
+        named = copy.copy(table)
+        named.metadata = table.metadata.model_copy(update={"snapshots": snapshots, "current_schema_id": number})
+        return named
+
+    def _schema_of(self, table: Table) -> int:
+        """Number of the schema that names the columns: the latest, or that of the snapshot that was asked for."""
+        if self._schema_id is not None:
+            return self._schema_id
+        snapshot = None if self.snapshot_id is None else table.snapshot_by_id(self.snapshot_id)
+        return table.metadata.current_schema_id if snapshot is None else _schema_of_snapshot(table, snapshot)
 
     @property
     def _current(self) -> Table:
@@ -152,7 +192,7 @@ class IcebergWarehouse(Warehouse):
         """Batch ids from the partitions of the data files; None if a file's partition is not a whole batch."""
         from pyiceberg.transforms import IdentityTransform
 
-        table = self._current
+        table = self._named
         batch = table.schema().find_field(self.columns.batch).field_id
         found: set[str] = set()
         for task in table.scan(snapshot_id=self.snapshot_id).plan_files():
@@ -180,10 +220,16 @@ class _JoinedScans(Unloaded):
         return self.join.rows(batch_id, value)
 
     def source(self, batch_id: str) -> dict[str, str]:
-        """The table and its snapshot; without the latter if the warehouse was not pinned."""
-        snapshot = self.warehouse.snapshot_id
+        """The table, its snapshot and schema; only the table if the warehouse was not pinned."""
+        snapshot, schema = self.warehouse.snapshot_id, self.warehouse._schema_id
         table = {"kind": "iceberg", "table": self.warehouse.table}
-        return table if snapshot is None else {**table, "snapshot": str(snapshot)}
+        return table if schema is None else {**table, "snapshot": str(snapshot), "schema": str(schema)}
+
+
+def _schema_of_snapshot(table: Table, snapshot: Snapshot) -> int:
+    """Number of the schema with which a snapshot was written; of the latest one if that is not known."""
+    number = snapshot.schema_id
+    return number if number is not None and number in table.schemas() else table.metadata.current_schema_id
 
 
 def _of_sql_catalogues() -> tuple[type[Exception], ...]:

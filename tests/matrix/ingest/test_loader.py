@@ -82,7 +82,7 @@ def test_loads_in_the_requested_order(
         sources = loader.matrix.batch_sources
         if kind == "iceberg":
             snapshot = str(warehouse.pinned().snapshot_id)  # type: ignore[attr-defined]
-            assert sources["001"] == {"kind": "iceberg", "table": "lab.long", "snapshot": snapshot}
+            assert sources["001"] == {"kind": "iceberg", "table": "lab.long", "snapshot": snapshot, "schema": "0"}
         elif kind == "athena":
             assert sources["b-1"]["table"].endswith(".long")
             assert len(sources["b-1"]["queries"].split()) == 2  # one per value
