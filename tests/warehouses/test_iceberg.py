@@ -5,14 +5,24 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from tests.helpers.long_tables import FEATURES, write_long
-from tests.helpers.warehouse_kinds import append_to_iceberg, assert_equals_pandas, iceberg_catalog, iceberg_of, wide
+from tests.helpers.warehouse_kinds import (
+    append_to_iceberg,
+    assert_equals_pandas,
+    iceberg_catalog,
+    iceberg_of,
+    iceberg_settings,
+    wide,
+)
 from zarr_core.errors import WarehouseError
 from zarr_core.matrix import WideMatrix
+from zarr_core.matrix.ingest.audit import withdrawn_batches
 from zarr_core.matrix.ingest.loader import MatrixLoader
 from zarr_core.warehouses import IcebergWarehouse, LongColumns
+from zarr_core.warehouses.batches import list_batches
 
 
 def test_batches_come_from_metadata_alone(long: Path, tmp_path: Path) -> None:
@@ -20,6 +30,37 @@ def test_batches_come_from_metadata_alone(long: Path, tmp_path: Path) -> None:
     for file in (tmp_path / "iceberg").rglob("*.parquet"):
         file.unlink()
     assert warehouse.batch_ids() == ["001", "b-1"]
+
+
+def test_a_batch_whose_rows_were_all_deleted_by_position_is_withdrawn(long: Path, tmp_path: Path) -> None:
+    from tests.helpers.iceberg_deletes import delete_positions
+
+    warehouse = iceberg_of(long, tmp_path)
+    matrix = WideMatrix.create(tmp_path / "matrix", FEATURES)
+    MatrixLoader(warehouse, matrix).ingest(warehouse.batch_ids())
+    for batch_id, left, withdrawn in (("001", 1, []), ("b-1", 0, ["b-1"])):
+        table = iceberg_catalog(tmp_path).load_table("lab.long")
+        [task] = table.scan(f"batch_id == '{batch_id}'").plan_files()
+        delete_positions(table, task.file, range(left, task.file.record_count))
+        assert withdrawn_batches(matrix, warehouse.batch_ids()) == withdrawn
+        assert list(list_batches(warehouse)) == warehouse.batch_ids()
+
+
+@pytest.mark.parametrize("kind", ["date32", "int64", "bool"])
+def test_batches_of_other_types_are_named_by_their_text(kind: str, tmp_path: Path) -> None:
+    from pyiceberg.transforms import IdentityTransform
+
+    batches = pa.array([1, 1, 0], pa.int32()).cast(kind)
+    rows = pa.table({"batch_id": batches, "sample_id": ["s", "s", "t"], "cpg_id": ["a", "b", "a"], "beta": [0.1] * 3})
+    table = iceberg_catalog(tmp_path).create_table("lab.long", rows.schema)
+    with table.update_spec() as update:
+        update.add_field("batch_id", IdentityTransform(), "batch_id")
+    table.append(rows)
+    columns = LongColumns(values={"beta": "beta"})
+    warehouse = IcebergWarehouse("lab.long", catalog="trial", properties=iceberg_settings(tmp_path), columns=columns)
+    texts = {"date32": ["1970-01-01", "1970-01-02"], "int64": ["0", "1"], "bool": ["false", "true"]}[kind]
+    assert warehouse.batch_ids() == texts
+    assert warehouse.samples(texts) == {texts[0]: ["t"], texts[1]: ["s"]}
 
 
 def test_an_unpartitioned_table(long: Path, tmp_path: Path) -> None:

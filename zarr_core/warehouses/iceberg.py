@@ -76,10 +76,16 @@ class IcebergWarehouse(Warehouse):
         return pinned
 
     def batch_ids(self) -> list[str]:
-        """Every batch id, sorted; from metadata alone if the table is partitioned by batch."""
+        """Every batch id, sorted; from metadata alone if the table is partitioned by batch and has no deleted rows."""
         with self._errors():
             partitions = self._batch_partitions()
-        return super().batch_ids() if partitions is None else sorted(partitions)
+        if partitions is None:
+            return super().batch_ids()
+        doubtful = [name for name, has_rows in partitions.items() if not has_rows]
+        found = partitions.keys() - set(doubtful)
+        if doubtful:
+            found.update(name for (name,) in self._complete([self.columns.batch], doubtful))
+        return sorted(found)
 
     @contextmanager
     def unload(
@@ -188,23 +194,30 @@ class IcebergWarehouse(Warehouse):
         kinds = ValueError, ModuleNotFoundError, OSError, *_of_sql_catalogues()
         return self._errors_of(exceptions, *kinds, secrets=secrets_of(self.properties))
 
-    def _batch_partitions(self) -> set[str] | None:
-        """Batch ids from the partitions of the data files; None if a file's partition is not a whole batch."""
+    def _batch_partitions(self) -> dict[str, bool] | None:
+        """Batch ids from the partitions of the data files; None if a file's partition is not a whole batch.
+
+        For each, whether it certainly has rows: all rows of a file may be deleted by other files, as Athena does it.
+        """
         from pyiceberg.transforms import IdentityTransform
+        from pyiceberg.types import IntegerType, LongType, StringType
 
         table = self._named
-        batch = table.schema().find_field(self.columns.batch).field_id
-        found: set[str] = set()
+        batch = table.schema().find_field(self.columns.batch)
+        if not isinstance(batch.field_type, StringType | IntegerType | LongType):  # dates are stored as numbers
+            return None
+        found: dict[str, bool] = {}
         for task in table.scan(snapshot_id=self.snapshot_id).plan_files():
             fields = table.specs()[task.file.spec_id].fields
             batch_id = None
             for place, field in enumerate(fields):
-                if field.source_id == batch and isinstance(field.transform, IdentityTransform):
+                if field.source_id == batch.field_id and isinstance(field.transform, IdentityTransform):
                     batch_id = task.file.partition[place]
                     break
             if batch_id is None:
                 return None
-            found.add(str(batch_id))
+            has_rows = task.file.record_count > 0 and not task.delete_files
+            found[str(batch_id)] = has_rows or found.get(str(batch_id), False)
         return found
 
 
