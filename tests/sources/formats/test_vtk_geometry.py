@@ -55,6 +55,35 @@ def test_centres_are_those_of_vtk(kind: int) -> None:
     np.testing.assert_allclose(VtkMesh([("", grid)]).values(CENTRES), expected, rtol=1e-6)
 
 
+INTEGER_POINTS = """# vtk DataFile Version 3.0
+two triangles
+ASCII
+DATASET {dataset}
+POINTS 4 int
+0 0 0 1 0 0 0 1 0 0 1 1
+{cells} 2 8
+3 0 1 2
+3 1 3 2
+"""
+
+
+@pytest.mark.parametrize(
+    ("dataset", "cells", "types"), [("POLYDATA", "POLYGONS", ""), ("UNSTRUCTURED_GRID", "CELLS", "CELL_TYPES 2\n5 5\n")]
+)
+def test_whole_numbers_as_points_have_centres_normals_and_areas(
+    tmp_path: Path, dataset: str, cells: str, types: str
+) -> None:
+    path = tmp_path / "mesh.vtk"
+    path.write_text(INTEGER_POINTS.format(dataset=dataset, cells=cells) + types)
+    centres = ArrayChoice(compute="position", at="cells", scale=0.5, keep_mesh=True)
+    normals, areas = (ArrayChoice(compute=name, at="cells") for name in ("normals", "area"))
+    mesh = read_mesh(path, ".vtk", [centres, normals, areas])
+    np.testing.assert_allclose(mesh.values(centres), np.array([[1, 1, 0], [1, 2, 1]]) / 6)
+    np.testing.assert_allclose(mesh.values(normals), [[0, 0, 1], [-(0.5**0.5), -(0.5**0.5), 0]], rtol=1e-6)
+    np.testing.assert_allclose(mesh.values(areas), [0.5, 0.5**0.5])
+    np.testing.assert_array_equal(mesh.mesh(centres).points[3], [0, 0.5, 0.5])
+
+
 @pytest.mark.parametrize("turned", [(), (1, 4)])
 @pytest.mark.parametrize("offset", [0, 1000])
 def test_the_centre_of_a_polyhedron_is_the_centroid_of_its_volume(turned: tuple[int, ...], offset: float) -> None:

@@ -22,7 +22,14 @@ import numpy as np
 from zarr_core.sources.arrays import ArrayChoice
 from zarr_core.sources.formats.contents import Contents, FoundArray, Mesh, MissingArrayError
 from zarr_core.sources.formats.files import SourceFile
-from zarr_core.sources.formats.vtk_geometry import check_cells, computed, note_flat_cells, numpy_of, unstructured
+from zarr_core.sources.formats.vtk_geometry import (
+    check_cells,
+    computed,
+    note_flat_cells,
+    numpy_of,
+    real_dtype,
+    unstructured,
+)
 from zarr_core.sources.left_out import note
 from zarr_core.sources.limits import check_claim
 
@@ -269,6 +276,7 @@ class VtkMesh:
             first_point.append(first_point[-1] + len(points[-1]))
             first_id.append(first_id[-1] + len(ids[-1]))
         joined = np.concatenate(points)
+        joined = joined.astype(real_dtype(joined), copy=False)
         if choice.scale != 1:
             joined *= choice.scale
         return Mesh(joined, _joined(ids, first_point), _joined(ends, first_id), np.concatenate(types), choice.at)

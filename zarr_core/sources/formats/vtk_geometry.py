@@ -28,7 +28,7 @@ SIZES[[30, 31, 32, 33, 34, 37]] = 6, 12, 18, 24, 7, 19
 
 
 def computed(block: Any, choice: ArrayChoice) -> np.ndarray:
-    """Positions, unit normals or areas, in the dtype of the mesh's points; raises ValueError.
+    """Positions, unit normals or areas, in the dtype of the mesh's points, or as float64; raises ValueError.
 
     Normals are those of ``vtkPolyDataNormals``, in the order of the points of each cell, not oriented again. Areas are
     those of ``vtkCellSizeFilter``.
@@ -40,8 +40,13 @@ def computed(block: Any, choice: ArrayChoice) -> np.ndarray:
     if choice.compute == "position":
         return points
     if choice.compute == "area":
-        return _areas(block, at_cells).astype(points.dtype, copy=False)
-    return _normals(block, at_cells).astype(points.dtype, copy=False)
+        return _areas(block, at_cells).astype(real_dtype(points), copy=False)
+    return _normals(block, at_cells).astype(real_dtype(points), copy=False)
+
+
+def real_dtype(points: np.ndarray) -> np.dtype:
+    """Dtype of what is computed from points. Where they are whole numbers, their centre is not."""
+    return points.dtype if points.dtype.kind == "f" else np.dtype(np.float64)
 
 
 def note_flat_cells(blocks: Iterable[Any], choice: ArrayChoice, values: np.ndarray) -> None:
@@ -138,7 +143,7 @@ def _centres(block: Any) -> np.ndarray:
     for own in blocks:
         kinds.update(np.flatnonzero(np.bincount(types[own])).tolist())
     others = kinds - {_POLYHEDRON, *np.flatnonzero(SIZES)}
-    centres = _centres_of_vtk(block) if others else np.empty((len(types), 3), points.dtype)
+    centres = _centres_of_vtk(block) if others else np.empty((len(types), 3), real_dtype(points))
 
     def fill(own: slice) -> None:
         for kind in kinds - others:
@@ -163,7 +168,7 @@ def _centres_of_vtk(block: Any) -> np.ndarray:
     centres = numpy_of(output_of(vtkCellCenters(), _bare(block), VertexCells=False).GetPoints().GetData())
     if len(centres) != block.GetNumberOfCells():
         raise ValueError("contains empty cells, which have no centre")
-    return centres.astype(numpy_of(block.GetPoints().GetData()).dtype)
+    return centres.astype(real_dtype(numpy_of(block.GetPoints().GetData())))
 
 
 @cache
