@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import pickle
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import fsspec
 import numpy as np
@@ -85,6 +87,63 @@ def test_a_file_that_was_cut_off_is_refused(tmp_path: Path, suffix: str, share: 
     path.write_bytes(path.read_bytes()[: int(share * path.stat().st_size)])
     with pytest.raises(SampleError, match=f"{path.name}: truncated"):
         load(tmp_path, suffix)
+
+
+@pytest.mark.parametrize("suffix", [".npy", ".npz", ".h5"])
+def test_a_damaged_byte_is_a_problem_of_the_sample(tmp_path: Path, suffix: str) -> None:
+    """NumPy, zlib, zipfile and h5py have errors of their own for damaged bytes."""
+    path = write(tmp_path / "run_1", suffix)
+    whole = path.read_bytes()
+    refused = 0
+    for at in range(0, len(whole), max(len(whole) // 400, 1)):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 0x5A]) + whole[at + 1 :])
+        try:
+            load(tmp_path, suffix)
+        except SampleError:
+            refused += 1
+    assert refused
+
+
+@pytest.mark.parametrize("suffix", [".npy", ".npz", ".h5"])
+@pytest.mark.parametrize("first", [0, 1])
+def test_an_error_of_the_disk_or_the_network_is_no_damage(
+    tmp_path: Path, suffix: str, first: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a damaged file its sample is refused for good; a disk that answers later is read again."""
+    path = write(tmp_path / "run_1", suffix)
+    real = open
+
+    class Failing(io.FileIO):
+        reads = 0
+
+        def readinto(self, buffer: Any) -> int | None:
+            Failing.reads += 1
+            if Failing.reads > first:
+                raise OSError(errno.EIO, "Input/output error")
+            return super().readinto(buffer)
+
+    def opened(file: Any, *arguments: Any, **options: Any) -> Any:
+        if str(file) == str(path):
+            return io.BufferedReader(Failing(file), 64)
+        return real(file, *arguments, **options)
+
+    monkeypatch.setattr("builtins.open", opened)
+    with pytest.raises(OSError, match="Input/output error"):
+        load(tmp_path, suffix)
+
+
+@pytest.mark.parametrize("suffix", [".npy", ".npz", ".h5"])
+def test_an_error_of_a_client_is_no_damage(tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(tmp_path, suffix)
+    with fsspec.open(f"memory://failing{suffix}/run_1/{path.name}", "wb") as target:
+        target.write(path.read_bytes())
+
+    def ends(*_: object) -> None:
+        raise RuntimeError("cannot schedule new futures after interpreter shutdown")
+
+    monkeypatch.setattr("zarr_core.storage.reading.RemoteFile._fill", ends)
+    with pytest.raises(RuntimeError, match="cannot schedule"):
+        load(f"memory://failing{suffix}", suffix)
 
 
 class _Code:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import math
+import tokenize
 import zipfile
-from collections.abc import Collection
+import zlib
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from typing import IO
 
 import numpy as np
@@ -14,6 +18,22 @@ from zarr_core.sources.formats.contents import Contents, FoundArray, Mesh
 from zarr_core.sources.formats.files import SourceFile
 from zarr_core.sources.limits import check_expansion
 
+# What NumPy, zipfile and h5py raise for damaged bytes, besides ValueError.
+_DAMAGE = (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, KeyError, tokenize.TokenError)
+
+
+@contextmanager
+def damaged(reason: str, *others: type[Exception]) -> Iterator[None]:
+    """Raise ValueError for what libraries raise for damage, and for others; errors of a disk stay as they are."""
+    expected: tuple[type[Exception], ...] = (*_DAMAGE, OSError, *others)
+    try:
+        yield
+    except expected as error:
+        cause = error if isinstance(error, OSError) else error.__context__  # that zipfile has replaced
+        if isinstance(cause, OSError) and cause.errno not in (None, errno.EINVAL):  # EINVAL: a negative offset
+            raise cause from None
+        raise ValueError(f"{reason}: {error}") from error
+
 
 class ArrayFile:
     """A file that contains named arrays without a mesh."""
@@ -22,7 +42,7 @@ class ArrayFile:
         self._file = file
 
     def values(self, choice: ArrayChoice) -> np.ndarray:
-        with self._file.stream() as opened:
+        with self._file.stream() as opened, damaged("truncated or damaged"):
             columns = [self._read(opened, name) for name in choice.arrays or ("",)]
         values = columns[0] if len(columns) == 1 else np.stack(columns, axis=1)
         if values.dtype.kind not in "fiu":
@@ -35,7 +55,7 @@ class ArrayFile:
         return values * choice.scale
 
     def contents(self) -> Contents:
-        with self._file.stream() as opened:
+        with self._file.stream() as opened, damaged("truncated or damaged"):
             found = self._shapes(opened)
         arrays = []
         for name, shape in found.items():
@@ -76,15 +96,13 @@ def open_file(file: SourceFile, choices: Collection[ArrayChoice]) -> ArrayFile:
 
 
 def _archive(opened: IO[bytes]) -> zipfile.ZipFile:
-    try:
+    with damaged("truncated or not an .npz file", ValueError):
         return zipfile.ZipFile(opened)
-    except (zipfile.BadZipFile, ValueError, NotImplementedError, OSError) as error:
-        raise ValueError(f"truncated or not an .npz file: {error}") from error
 
 
 def _header(opened: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype]:
     """Shape, Fortran order and dtype; raises ValueError."""
-    try:
+    with damaged("truncated or not an array file", ValueError):
         version = np.lib.format.read_magic(opened)
         read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}.get(version)
         if read is None:
@@ -92,8 +110,6 @@ def _header(opened: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype]:
         shape, fortran_order, dtype = read(opened)
         if min(shape, default=0) < 0:
             raise ValueError(f"shape {shape}")
-    except (ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise ValueError(f"truncated or not an array file: {error}") from error
     if dtype.hasobject:
         raise ValueError("rejected: contains pickled objects, and loading them could run code; save plain arrays")
     return shape, fortran_order, dtype
@@ -116,12 +132,9 @@ def _read_npy(opened: IO[bytes], n_bytes: int, size: int) -> np.ndarray:
     values = np.empty(shape[::-1] if fortran_order else shape, dtype)
     target = values.reshape(-1).view(np.uint8).data
     filled = 0
-    try:
-        while filled < len(target):
-            count = opened.readinto(target[filled:])  # type: ignore[attr-defined]
-            if not count:
-                raise ValueError(f"truncated: {filled:,} of {len(target):,} bytes")
-            filled += count
-    except (zipfile.BadZipFile, EOFError) as error:
-        raise ValueError(f"truncated or damaged: {error}") from error
+    while filled < len(target):
+        count = opened.readinto(target[filled:])  # type: ignore[attr-defined]
+        if not count:
+            raise ValueError(f"truncated: {filled:,} of {len(target):,} bytes")
+        filled += count
     return values.T if fortran_order else values

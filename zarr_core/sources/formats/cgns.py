@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from zarr_core.sources.arrays import ArrayChoice
+from zarr_core.sources.formats.arrays import damaged
 from zarr_core.sources.formats.files import SourceFile
 from zarr_core.sources.formats.hdf5 import check_dataset, datasets, open_hdf5
 from zarr_core.sources.formats.vtk import VtkMesh, children, leaves, select_arrays, vtk_errors
@@ -75,7 +76,7 @@ def _check(path: Path) -> None:
     with path.open("rb") as opened:
         if opened.read(len(_ADF)) == _ADF:
             raise ValueError("is a CGNS file in the older ADF format; convert it with `adf2hdf`, a tool of CGNS")
-        with open_hdf5(opened) as file:
+        with damaged("truncated or damaged"), open_hdf5(opened) as file:
             for name, dataset in datasets(file):
                 check_dataset(dataset, size)
                 if name.endswith("/ data") and dataset.parent.attrs.get("label") in _SIZES:

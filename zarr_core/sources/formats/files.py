@@ -58,7 +58,12 @@ class SourceFile:
                 yield opened
         else:
             raw: Any = RemoteFile(self.storage, self.path, self.info.size, self.info.version)
-            yield io.BufferedReader(raw, 2**20)
+            try:
+                yield io.BufferedReader(raw, 2**20)
+            except Exception:
+                if raw.error is not None:  # libraries replace it by one of their own
+                    raise raw.error from None
+                raise
 
     @contextmanager
     def local_path(self) -> Iterator[Path]:

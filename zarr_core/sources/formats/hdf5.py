@@ -8,7 +8,7 @@ from typing import IO, Any
 import numpy as np
 
 from zarr_core.sources.arrays import ArrayChoice
-from zarr_core.sources.formats.arrays import ArrayFile
+from zarr_core.sources.formats.arrays import ArrayFile, damaged
 from zarr_core.sources.formats.files import SourceFile
 from zarr_core.sources.limits import MAX_HDF5_OBJECTS, check_expansion
 
@@ -26,11 +26,8 @@ class Hdf5File(ArrayFile):
         with open_hdf5(opened) as file:
             dataset = _find(file, name)
             check_dataset(dataset, self._file.info.size)
-            try:
-                values = np.asarray(dataset[()])
-                markers = [np.asarray(dataset.attrs[each]) for each in _MISSING if each in dataset.attrs]
-            except (OSError, ValueError) as error:
-                raise ValueError(f"truncated or damaged: {error}") from error
+            values = np.asarray(dataset[()])
+            markers = [np.asarray(dataset.attrs[each]) for each in _MISSING if each in dataset.attrs]
             for marker in markers:
                 if marker.dtype.kind in "fiu" and (missing := np.count_nonzero(np.isin(values, marker))):
                     raise ValueError(
@@ -40,7 +37,8 @@ class Hdf5File(ArrayFile):
 
     def _shapes(self, opened: IO[bytes]) -> dict[str, tuple[int, ...]]:
         with open_hdf5(opened) as file:
-            return {name: dataset.shape for name, dataset in datasets(file) if dataset.dtype.kind in "fiu"}
+            # A dataset without values has no shape.
+            return {name: dataset.shape or () for name, dataset in datasets(file) if dataset.dtype.kind in "fiu"}
 
 
 def open_file(file: SourceFile, choices: Collection[ArrayChoice]) -> Hdf5File:
@@ -64,10 +62,8 @@ def open_hdf5(opened: IO[bytes]) -> Any:
     """The file as ``h5py.File``; raises ValueError."""
     import h5py
 
-    try:
+    with damaged("truncated or not an HDF5 file", ValueError):
         return h5py.File(opened, "r")
-    except (OSError, ValueError) as error:
-        raise ValueError(f"truncated or not an HDF5 file: {error}") from error
 
 
 def _find(file: Any, path: str) -> Any:
