@@ -183,6 +183,26 @@ def test_names_of_fields_with_dots_and_parentheses(tmp_path: Path, array: str) -
     assert tree.load(tree.discover()["run_1"], "volume_share").tolist() == [1, 0]
 
 
+@pytest.mark.parametrize(
+    "values", ["uniform (1 2 3 4 5 6)", "nonuniform List<symmTensor> 2((1 2 3 4 5 6) (1 2 3 4 5 6))"]
+)
+@pytest.mark.parametrize("patch", ["uniform (1 2\n 3 4 5 6)", "nonuniform List<symmTensor> 1{(1 2 3 4 5 6)}"])
+def test_components_of_symmetric_tensors_have_one_order(tmp_path: Path, values: str, patch: str) -> None:
+    """VTK reorders those of lists, but not those of uniform values."""
+    case = write_case(tmp_path / "run_1", {"2": 7.0})
+    head = "FoamFile { version 2.0; format ascii; class volSymmTensorField; object R; }\ndimensions [0 0 0 0 0 0 0];\n"
+    patches = f"body {{ type calculated; value {patch}; }} rest {{ type zeroGradient; }}"
+    (case / "2" / "R").write_text(f"{head}internalField {values};\nboundaryField {{ {patches} }}\n")
+    mesh = {"file": "./", "fields": {"stress": "R"}}
+    meshes = {"surface": {**mesh, "patches": ["body", "rest"]}, "volume": mesh}
+    kind = SourceDescription.model_validate({"name": "cases", "samples": "run_*", "meshes": meshes})
+    tree = SampleTree(kind, tmp_path)
+    sample = tree.discover()["run_1"]
+    for canonical, rows in (("surface_stress", 10), ("volume_stress", 2)):
+        assert tree.load(sample, canonical).tolist() == [[1, 4, 6, 2, 5, 3]] * rows  # XX YY ZZ XY YZ XZ
+    assert (case / "2" / "R").read_text().count(values) == 1  # the source is as it was
+
+
 @pytest.mark.parametrize("suffix", [".gz", ""])
 @pytest.mark.parametrize("name", ["constant/polyMesh/points", "2/p"])
 def test_compressed_files_are_refused(tmp_path: Path, name: str, suffix: str) -> None:

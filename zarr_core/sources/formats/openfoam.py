@@ -34,6 +34,11 @@ _DIRECTIVE = re.compile(rb"^[ \t]*#(?:s?include\w*|calc\w*|code\w*|eval\w*)", re
 _GZIP = b"\x1f\x8b"
 # The length of a list, at the beginning of a line or behind its type.
 _LENGTH = re.compile(rb"(?:^\s*|>\s*)(\d+)\s*[({]", re.MULTILINE)
+# A field of symmetric tensors, and a value in it that all of its cells or faces have.
+_SYMMETRIC = re.compile(rb"\bclass\s+volSymmTensorField\b")
+_UNIFORM = re.compile(rb"\buniform\s*\(([^()]*)\)")
+# Components of OpenFOAM (XX XY XZ YY YZ ZZ) in the order of VTK (XX YY ZZ XY YZ XZ).
+_OF_VTK = (0, 3, 5, 1, 4, 2)
 # Bytes at each end of a file that are searched: the dictionaries stand before and after the numbers.
 _SEARCHED = 1 << 20
 
@@ -55,6 +60,7 @@ def open_file(file: SourceFile, choices: Collection[ArrayChoice]) -> VtkMesh:
         for path in case.rglob("*"):
             if path.is_file():
                 _check(path)
+                _reorder(path)
         _move_meshes(case)
         has_mesh = (case / "constant" / "polyMesh").is_dir()
         folders = [] if has_mesh else case.glob("processor*")
@@ -78,6 +84,24 @@ def open_file(file: SourceFile, choices: Collection[ArrayChoice]) -> VtkMesh:
     cells = [block for block in blocks if block[0] == _CELLS]
     patches = [block for block in blocks if block[0] != _CELLS]
     return VtkMesh(cells, choices, patches)
+
+
+def _reorder(path: Path) -> None:
+    """Give the uniform values of symmetric tensors the order that VTK gives to those of lists only."""
+    with path.open("rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        found = list(_UNIFORM.finditer(data)) if _SYMMETRIC.search(data[:_SEARCHED]) else []
+        if not found:
+            return
+        path.unlink()  # a link, or a copy
+        with path.open("wb") as reordered:
+            copied = 0
+            for value in found:
+                components = value[1].split()
+                if len(components) == len(_OF_VTK):
+                    reordered.write(data[copied : value.start(1)])
+                    reordered.write(b" ".join(components[i] for i in _OF_VTK))
+                    copied = value.end(1)
+            reordered.write(data[copied:])
 
 
 def _move_meshes(case: Path) -> None:
