@@ -163,6 +163,30 @@ def test_what_is_incomplete_or_does_not_fit_is_refused(dataset: ZarrPointDataset
     assert len(np.load(path)) == slabs[-1].rows.stop
 
 
+def test_an_earlier_file_or_attempt_is_not_taken_for_the_predictions(dataset: ZarrPointDataset, tmp_path: Path) -> None:
+    path = tmp_path / "p.npy"
+    predicted(dataset, path, "surface", lambda slab: slab["surface_pressure"])
+    slabs = list(dataset.slabs(0, 50, "surface"))
+    again = Predictions(dataset, 0, "surface", path)
+
+    def attempt(slabs: list[Slab], then: Callable[[], Any] = lambda: None) -> None:
+        with again:
+            for slab in slabs:
+                again.add(slab, -slab["surface_pressure"])
+            then()
+
+    with pytest.raises(ZarrCoreError, match="is written at the end of the `with` block"):
+        attempt(slabs, lambda: again.values)
+    with pytest.raises(ZarrCoreError, match="is written at the end of the `with` block"):
+        _ = again.values
+    # The values of the attempt that failed are gone.
+    with pytest.raises(ZarrCoreError, match="points 0 to 50 .* have no predictions"):
+        attempt(slabs[1:])
+    attempt(slabs)
+    pressure = predicted(dataset, tmp_path / "q.npy", "surface", lambda slab: slab["surface_pressure"]).values
+    np.testing.assert_array_equal(again.values, -pressure)
+
+
 def test_a_thin_copy_has_no_predictions_for_all_points(dataset: ZarrPointDataset, tmp_path: Path) -> None:
     stage_store(dataset.reader.root, tmp_path / "thin", points={"surface": 32})
     thin = build_dataset({"kind": "point", "root": str(tmp_path / "thin"), "split": "train"})

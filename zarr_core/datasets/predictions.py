@@ -67,8 +67,10 @@ class Predictions:
         self._temporary = Path(add_temp_suffix(str(self.path)))
         self._values: np.ndarray | None = None
         self._added: list[tuple[int, int]] = []
+        self._finished = False  # an existing file is that of other predictions
 
     def __enter__(self) -> Predictions:
+        self._finished = False
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
@@ -76,8 +78,9 @@ class Predictions:
             if kind is None:
                 self._check_complete()
                 os.replace(self._temporary, self.path)
+                self._finished = True
         finally:
-            self._values = None
+            self._values, self._added = None, []
             with suppress(FileNotFoundError):
                 self._temporary.unlink()
 
@@ -117,7 +120,7 @@ class Predictions:
         Raises:
             ZarrCoreError: the file is not finished.
         """
-        if not self.path.exists():
+        if not self._finished:
             raise ZarrCoreError(f"{self.path} is written at the end of the `with` block of its predictions")
         # Copy-on-write: write_sample takes it without a copy, and would copy one that is read-only.
         values: np.ndarray = np.load(self.path, mmap_mode="c", allow_pickle=False)
