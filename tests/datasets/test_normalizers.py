@@ -14,6 +14,7 @@ import torch
 from tests.helpers.drivaernet_store import CHUNK, IDS, NORMALIZERS, drivaernet
 from tests.helpers.published_store import make_samples, write_published_store
 from tests.helpers.small_source import KIND, write_source
+from zarr_core import write_sample
 from zarr_core.datasets import (
     Normalizers,
     ZarrPointDataset,
@@ -90,6 +91,26 @@ def test_a_constant_field_is_shifted_only(tmp_path: Path) -> None:
     values = dataset[0]["surface_velocity"]
     torch.testing.assert_close(values, torch.tensor([0.0, 0.0, 2.0]).expand(51, 3), atol=1e-5, rtol=0)
     torch.testing.assert_close(dataset.denormalize("surface_velocity", values), torch.full((51, 3), 8.0))
+
+
+@pytest.mark.parametrize("kind", ["mean_std", "logscale_mean_std", "min_max"])
+def test_a_constant_field_of_float64_is_shifted_only(tmp_path: Path, kind: str) -> None:
+    # Sums of such a number are rounded, and so is the recorded mean: their difference is no spread.
+    temperature = 293.15 + 1 / 3
+    for number, points in enumerate((3000, 41)):
+        fields = {"surface_position": np.ones((points, 3)), "surface_temperature": np.full(points, temperature)}
+        settings = {} if number else {"values_dtype": "float64", "dataset_name": "cars"}
+        write_sample(tmp_path / "store", f"run_{number}", fields, split="train", **settings)
+    assert statistics([str(tmp_path / "store"), "--split", "train", "--quiet"]) == 0
+    dataset = build_dataset(
+        {
+            "kind": "point",
+            "root": str(tmp_path / "store"),
+            "split": "train",
+            "normalizers": {"surface_temperature": kind},
+        }
+    )
+    torch.testing.assert_close(dataset[0]["surface_temperature"], torch.zeros(3000), atol=1e-8, rtol=0)
 
 
 @pytest.mark.parametrize(
