@@ -188,6 +188,19 @@ def test_a_batch_that_fails_or_is_being_fetched_does_not_count(workers: int) -> 
         assert dataset.positions == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5]
 
 
+@pytest.mark.parametrize("threads", [0, 2])
+def test_iterations_at_once_are_counted_for_themselves(threads: int) -> None:
+    loader = ResumableLoader(NUMBERS, EpochBatchSampler(26, 4, drop_last=True), num_threads=threads)
+    loader.set_epoch(0)
+    found = []
+    for one, other in zip(loader, loader, strict=True):
+        assert torch.equal(one[0], other[0])
+        found.append(loader.state_dict()["position"])
+    assert found == [1, 2, 3, 4, 5, 6]
+    loader.load_state_dict(loader.state_dict())
+    assert list(loader) == []
+
+
 def test_a_resumable_loader_is_strict_about_its_sampler() -> None:
     with pytest.raises(ZarrCoreError, match="must be an EpochBatchSampler, not list"):
         ResumableLoader(NUMBERS, [[1]])  # type: ignore[arg-type]

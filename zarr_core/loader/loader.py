@@ -93,9 +93,9 @@ class ResumableLoader(DataLoader[T]):
                 batches = map_in_threads(self._read_batch, iter(self._batches), self.num_threads, self._batches_ahead)
             else:
                 batches = super().__iter__()
-        for batch in batches:
+        for position, batch in enumerate(batches, self._sampler.position + 1):
             self._sampler.check_epoch(epoch)
-            self._sampler.position += 1
+            self._sampler.position = position
             yield batch
 
     def _read_batch(self, indices: list[int]) -> T:
