@@ -170,6 +170,7 @@ def test_a_state_of_other_weights_is_refused_by_name(ranks: Callable[[int], Iter
         ({"weights": [[1, 2, 3, 4]]}, r"not an array of shape \(1, 4\)"),
         ({"classes": ["a", "b"]}, "classes has 2 values"),
         ({"classes": dict.fromkeys("abcd", 1)}, "classes must be a sequence of labels in the order of the samples"),
+        ({"classes": torch.tensor([0, 1, torch.nan, torch.nan])}, "the class of sample 2 is nan; give it a label"),
         ({"classes": list("aabb"), "weights": [1] * 4}, "give one of them"),
         ({"classes": list("aabb"), "evaluation": True}, "evaluation=True uses every sample once"),
     ],

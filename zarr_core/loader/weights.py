@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -62,8 +63,14 @@ class SampleWeights:
             if isinstance(classes, Mapping):
                 raise ZarrCoreError("classes must be a sequence of labels in the order of the samples, not a mapping")
             _check_length("classes", len(classes), size)
+            labels = list(map(_plain, classes))
+            for sample, label in enumerate(labels):
+                if isinstance(label, float) and math.isnan(label):  # each would be a class of its own
+                    raise ZarrCoreError(
+                        f"the class of sample {sample} is {label}; give it a label, or leave it out with a Subset"
+                    )
             numbers: dict[Any, int] = {}
-            groups = np.array([numbers.setdefault(_plain(label), len(numbers)) for label in classes])
+            groups = np.array([numbers.setdefault(label, len(numbers)) for label in labels])
             chosen = 1 / np.bincount(groups)[groups]
         else:
             chosen = _numbers(weights)
