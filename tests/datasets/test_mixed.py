@@ -262,6 +262,27 @@ def test_fields_that_only_one_store_has_are_named_or_masked(roots: dict[str, str
     assert torch.equal(mixed[7]["volume_velocity_missing"], torch.tensor(True))
 
 
+@pytest.mark.parametrize("collate", ["pad", "concat", "list"])
+def test_a_masked_field_has_the_points_of_its_sample(tmp_path: Path, collate: str) -> None:
+    stores: dict[str, ZarrPointDataset] = {}
+    for name, sizes in {"a": (20, 23), "b": (25, 3)}.items():
+        for number, size in enumerate(sizes):
+            fields = {"surface_position": np.ones((size, 3)), f"surface_{name}": np.arange(size)}
+            write_sample(tmp_path / name, f"{name}_{number}", fields, split="train", parameters={"surface_area": [1.0]})
+        config = {"kind": "point", "root": str(tmp_path / name), "split": "train", "collate": collate}
+        stores[name] = build_dataset(config | {"parameters": ["surface_area"] if name == "b" else []})
+    mixed = MixedDataset(stores, missing_fields="mask")
+    for place, size in enumerate((20, 23, 25, 3)):
+        assert mixed[place]["surface_a"].shape == mixed[place]["surface_b"].shape == (size,)
+        assert mixed[place]["surface_area"].shape == (1,)
+    (batch,) = DataLoader(Subset(mixed, [2, 3, 0, 1]), batch_size=4)
+    if collate == "pad":
+        assert torch.equal(batch["surface_a"][:2].isnan(), batch["surface_mask"][:2])
+        assert torch.equal(batch["surface_b"][2:].isnan(), batch["surface_mask"][2:])
+    if collate == "concat":
+        assert torch.equal(batch["surface_a"].isnan(), batch["surface_batch"] < 2)
+
+
 def test_statistics_are_those_of_each_store_or_common(roots: dict[str, str]) -> None:
     scaled = {"normalizers": {"surface_pressure": "mean_std"}}
 

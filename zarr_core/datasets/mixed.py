@@ -22,6 +22,7 @@ from zarr_core._util.arguments import check_mapping, whole_number
 from zarr_core._util.repeated import Repeated, repetition_of
 from zarr_core._util.shared_epoch import SharedEpoch
 from zarr_core.datasets.batch import Batch, BatchDataset, BatchItem
+from zarr_core.datasets.collation import domain_of
 from zarr_core.datasets.joined import Chosen, are_plain, read_joined
 from zarr_core.errors import UnknownFieldError, ZarrCoreError
 from zarr_core.loader.epochs import DatasetEpochs, count_repetitions, fingerprint_of
@@ -246,10 +247,12 @@ class _Masks:
         templates: a tensor of each field of any dataset.
         needed: fields that a dataset lacks.
         present: fields of each dataset, by its name.
+        beside: of each needed field, the other fields that have its points.
     """
 
     def __init__(self, templates: dict[str, Any], needed: list[str], present: dict[str, set[str]]) -> None:
         self.templates, self.needed, self.present = templates, needed, present
+        self.beside: dict[str, list[str]] = {}
 
     @classmethod
     def of(cls, items: Mapping[str, Any], missing_fields: str) -> _Masks:
@@ -276,7 +279,10 @@ class _Masks:
         for field in needed:
             if not isinstance(templates[field], Tensor):
                 raise ZarrCoreError(f"{field} of {owners[field]} is no tensor, so it cannot be masked in the others")
-        return cls(templates, needed, present)
+        masks = cls(templates, needed, present)
+        for field in needed:
+            masks.beside[field] = _with_the_points_of(field, items[owners[field]])
+        return masks
 
     def completed(self, name: str, item: Mapping[str, Any]) -> dict[str, Any]:
         """An item of a dataset with the fields that it lacks and the masks."""
@@ -287,12 +293,24 @@ class _Masks:
             missing = field not in self.present[name]
             if missing:
                 fill = math.nan if template.is_floating_point() else 0
-                completed[field] = torch.full_like(template, fill)
+                points = [len(item[other]) for other in self.beside[field] if other in item][:1]
+                completed[field] = template.new_full((*points, *template.shape[len(points) :]), fill)
             else:
                 completed[field] = item[field]
             if field in self.needed:
                 completed[f"{field}_missing"] = torch.tensor(missing)
         return completed
+
+
+def _with_the_points_of(field: str, item: Mapping[str, Any]) -> list[str]:
+    """The other fields of an item that have as many points and are of the same domain."""
+    tensors = {name: values for name, values in item.items() if isinstance(values, Tensor) and values.ndim}
+    values = tensors.pop(field, None)
+    if values is None:
+        return []
+    names = [*tensors, field]
+    domain = domain_of(field, names)
+    return [name for name, other in tensors.items() if len(other) == len(values) and domain_of(name, names) == domain]
 
 
 def _check_alike(field: str, first: tuple[str, Any], other: tuple[str, Any]) -> None:
