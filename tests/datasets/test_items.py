@@ -15,7 +15,7 @@ from torch.utils.data import ConcatDataset, DataLoader
 
 from zarr_core import build_dataset, write_sample
 from zarr_core._util.repeated import Repeated
-from zarr_core.datasets import MixedDataset, ZarrPointDataset, ZarrPointDatasetConfig
+from zarr_core.datasets import MixedDataset, Normalizers, ZarrPointDataset, ZarrPointDatasetConfig
 from zarr_core.errors import UnknownFieldError, ZarrCoreError
 from zarr_core.info import format_sample, sample_info
 from zarr_core.loader import EpochBatchSampler, ResumableLoader
@@ -162,9 +162,10 @@ def test_parameters_are_normalized_by_statistics_or_by_numbers(store: str) -> No
     assert torch.equal(again[3]["drag"], dataset[3]["drag"])
     stored = opened(store, parameters=["drag"], normalizers=dataset.normalizers, dtype="stored", with_sample_id=True)
     (batch,) = DataLoader(stored, batch_size=6)
-    batch = stored.normalize(batch)
-    assert torch.equal(batch["drag"], normalized)
-    assert batch["sample_id"] == IDS
+    assert torch.equal(batch["drag"], torch.from_numpy(drags)), "as recorded"
+    for on_the_device in (stored.normalize(batch), Normalizers(stored.normalizers).normalize(batch)):
+        assert torch.equal(on_the_device["drag"], normalized)
+        assert on_the_device["sample_id"] == IDS
 
 
 def test_arrays_are_normalized_by_component(store: str) -> None:

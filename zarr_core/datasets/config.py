@@ -92,8 +92,9 @@ class StoreDatasetConfig(pydantic.BaseModel):
             ``num_surface_points`` and the like: "pad", "concat" or "list", see :class:`Collate`. None: it is an error.
         with_index: items have ``index``, their position in the dataset, an int64 tensor.
         with_sample_id: items have ``sample_id``, a string; batches have a list of them.
-        parameters: parameters that the conversion recorded, float32 tensors of items: () for a number, (components,)
-            for a list of numbers, which has one length in all samples.
+        parameters: parameters that the conversion recorded, tensors of items, float32 (float64, and not normalised,
+            with ``dtype="stored"``): () for a number, (components,) for a list of numbers, which has one length in all
+            samples.
         item: keys of the items, and the field, parameter, "index" or "sample_id" of each. A list of names is one
             tensor, joined along the components, (points, components); parameters are repeated for each point. Only
             the fields that it names are read.

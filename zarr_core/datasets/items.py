@@ -48,6 +48,7 @@ class Items:
         self._fields = frozenset(fields)
         self._normalizers = normalizers
         self._parameters = config.parameters
+        self._as_stored = config.dtype == "stored"
         self._keys = config.item
         self._transform = _function("transform", config.transform)
         self._batch_transform = _function("batch_transform", config.batch_transform)
@@ -62,7 +63,7 @@ class Items:
                     f"parameters are {', '.join(config.parameters) or 'none'} (`parameters: [...]` adds others), and "
                     f"{INDEX} and {SAMPLE_ID} can be named"
                 )
-        # Normalized parameters by sample, one after the other, (components of all parameters,).
+        # Parameters by sample, normalized like fields, one after the other, (components of all parameters,).
         self._rows: dict[str, np.ndarray] = {}
         # By parameter: the first sample that was read, and the shape there, which all samples must have.
         self._shapes: dict[str, tuple[str, tuple[int, ...]]] = {}
@@ -164,7 +165,7 @@ class Items:
         return torch.cat(parts, dim=-1)
 
     def _read_parameters(self, sample_ids: Sequence[str]) -> dict[str, Tensor]:
-        """Parameters by name, (samples,) or (samples, components), float32 and normalized."""
+        """Parameters by name, (samples,) or (samples, components), normalized like fields."""
         # NumPy makes and cuts such small arrays several times as fast as torch.
         rows = np.concatenate([self._rows[sample_id] for sample_id in sample_ids]).reshape(len(sample_ids), -1)
         columns = {}
@@ -204,7 +205,8 @@ class Items:
                     f"{where}: parameter {name!r} is {_described(shape)}; its normalizer has {len(normalizer.shift)} "
                     "components"
                 )
-            parts.append(self._normalizers.normalized(name, torch.tensor(numbers, dtype=torch.float64)))
+            stored = torch.tensor(numbers, dtype=torch.float64)
+            parts.append(stored if self._as_stored else self._normalizers.normalized(name, stored))
         return torch.cat(parts)
 
     def _changed(self, item: BatchItem, drawn: Drawn) -> Any:

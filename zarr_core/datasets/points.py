@@ -369,7 +369,7 @@ class ZarrPointDataset(BatchDataset):
         fields = batch.keys() - (added_keys([*self.reader.fields, GEOMETRY_POSITION]) - set(self.reader.fields))
         self._check_known(fields)
         normalized = NormalizedBatch(batch)
-        for field in fields - self._no_fields:
+        for field in fields - {INDEX, SAMPLE_ID}:
             normalized[field] = self._normalizers.normalized(field, batch[field])
         return normalized
 
