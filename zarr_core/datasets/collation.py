@@ -118,6 +118,15 @@ def added_keys(fields: Iterable[str]) -> set[str]:
     return added
 
 
+def clear_padding(field: str, values: Tensor, batch: Mapping[str, Any]) -> Tensor:
+    """Changed values of a field, zero again after the points of each sample if the batch was padded; in place."""
+    mask = batch.get(f"{domain_of(field, batch.keys())}_mask")
+    # A field may have this name, too, but is a number; and a parameter may have the name of a domain.
+    if not isinstance(mask, Tensor) or mask.dtype != torch.bool or mask.shape != values.shape[:2]:
+        return values
+    return values.masked_fill_(~mask.reshape(*mask.shape, *[1] * (values.ndim - mask.ndim)), 0)
+
+
 def domain_of(field: str, fields: Collection[str]) -> str:
     """The domain of a field: that of the longest position in ``fields`` with which its name begins."""
     found = field.partition("_")[0]

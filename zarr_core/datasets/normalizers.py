@@ -19,6 +19,7 @@ from torch import Tensor
 
 from zarr_core._util import reused_memory
 from zarr_core._util.documents import describe_problems
+from zarr_core.datasets.collation import clear_padding
 from zarr_core.errors import ZarrCoreError
 from zarr_core.points.statistics_files import (
     load_statistics,
@@ -259,8 +260,13 @@ class Normalizers(Mapping[str, Normalizer]):
         normalized = NormalizedBatch(batch)
         for field, values in batch.items():
             if isinstance(values, Tensor) and (field in self or values.is_floating_point()):
-                normalized[field] = self.normalized(field, values)
+                normalized[field] = self._normalized_of(batch, field)
         return normalized
+
+    def _normalized_of(self, batch: Mapping[str, Any], field: str) -> Tensor:
+        """A field of a batch, as :meth:`normalized`; what was padded is zero again."""
+        values = self.normalized(field, batch[field])
+        return clear_padding(field, values, batch) if field in self else values
 
     def normalized(self, field: str, values: Tensor) -> Tensor:
         """Physical values of one field as float32, normalized if it has a normalizer.

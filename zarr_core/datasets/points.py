@@ -370,7 +370,7 @@ class ZarrPointDataset(BatchDataset):
         self._check_known(fields)
         normalized = NormalizedBatch(batch)
         for field in fields - {INDEX, SAMPLE_ID}:
-            normalized[field] = self._normalizers.normalized(field, batch[field])
+            normalized[field] = self._normalizers._normalized_of(batch, field)
         return normalized
 
     def denormalize(self, field: str, values: Tensor) -> Tensor:
