@@ -276,6 +276,17 @@ def test_a_remote_file_reads_like_a_file(memory_root: str) -> None:
     assert (file.seek(2), file.read(3), file.seek(1, 1), file.read(1)) == (2, b"234", 6, b"6")
 
 
+def test_a_remote_file_that_has_become_shorter_is_refused(memory_root: str) -> None:
+    """Where the service tells no versions. The memory of what is missing would be taken for values of the file."""
+    storage = Storage(memory_root)
+    storage.write("x", [bytes(300_000)])
+    for first, size in ((0, 100), (90_000, 300_000), (0, 400_000)):
+        file = RemoteFile(storage, "x", 400_000)
+        file.seek(first)
+        with pytest.raises(SourceError, match="x: it changed after the source was listed; run again"):
+            file.readinto(bytearray(size))
+
+
 def test_an_empty_remote_file_needs_no_request(monkeypatch: pytest.MonkeyPatch, memory_root: str) -> None:
     """Some services refuse a range without bytes."""
     monkeypatch.setattr(Storage, "begin_read", None)

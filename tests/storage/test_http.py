@@ -23,8 +23,9 @@ from zarr_core.exports import export_huggingface
 from zarr_core.points.convert.conversion import convert
 from zarr_core.points.read.reader import ZarrChunkReader
 from zarr_core.sources import SampleTree
-from zarr_core.storage import Storage
+from zarr_core.storage import Storage, retries
 from zarr_core.storage.byte_ranges import RemoteObjects, Request
+from zarr_core.storage.retries import RetryPolicy
 
 
 @pytest.fixture
@@ -189,10 +190,14 @@ def test_a_url_that_names_no_repository_of_a_hub(url: str) -> None:
 
 
 class _Careless(BaseHTTPRequestHandler):
-    """Ignores ranges, as the server of Python's standard library does, and lets nobody see ``secret``."""
+    """Ignores ranges, as the server of Python's standard library does, and lets nobody see ``secret``.
+
+    It has the first bytes of ``part`` only.
+    """
 
     def do_GET(self) -> None:
-        self.send_response(403 if self.path.endswith("secret") else 200)
+        self.send_response(206 if self.path.endswith("part") else 403 if self.path.endswith("secret") else 200)
+        self.send_header("Content-Range", "bytes 0-2/10")
         self.send_header("Content-Length", "3")
         self.end_headers()
         self.wfile.write(b"all")
@@ -213,6 +218,13 @@ def test_a_server_without_byte_ranges_is_refused(careless: str) -> None:
     assert Storage(careless).read("a") == b"all"
     with pytest.raises(StoreError, match="serves no byte ranges"):
         Storage(careless).read("a", 0, 2)
+
+
+def test_a_part_of_a_requested_range_is_not_taken_for_the_range(careless: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retries, "POLICY", RetryPolicy(attempts=2, first_wait_s=0))
+    assert Storage(careless).read("part", 0, 3) == b"all"
+    with pytest.raises(TransferError, match="asked for bytes=0-5 and sent 3 bytes, bytes 0-2/10"):
+        Storage(careless).read("part", 0, 6)
 
 
 def test_a_refusal_of_the_server_is_reported(careless: str) -> None:

@@ -23,7 +23,7 @@ from botocore.exceptions import NoCredentialsError
 
 from tests.helpers.servers.clouds import ACCOUNT
 from tests.helpers.servers.fault_proxy import FaultProxy, Faults
-from tests.helpers.servers.oci import NAMESPACE, OciServer
+from tests.helpers.servers.oci import NAMESPACE, Handler, OciServer
 from tests.helpers.small_source import KIND, load_field, write_source
 from zarr_core.errors import SourceError, StoreError, TransferError, TruncatedError
 from zarr_core.points.convert.conversion import convert
@@ -33,7 +33,7 @@ from zarr_core.sources.tree import SampleTree
 from zarr_core.storage import Storage, retries
 from zarr_core.storage.backends import RemoteBackend
 from zarr_core.storage.backends.obstore import ObstoreBackend
-from zarr_core.storage.backends.s3 import S3Backend
+from zarr_core.storage.backends.s3 import S3Backend, check_range
 from zarr_core.storage.byte_ranges import RemoteObjects, Request
 from zarr_core.storage.retries import RetryPolicy, Service
 
@@ -374,6 +374,63 @@ def test_a_response_that_is_shorter_than_announced_is_retried(
     answers += [b"01234"] * QUICK.attempts
     with pytest.raises(TruncatedError, match="the service announced 10 bytes, but 5 came"):
         storage.read("a")
+
+
+# Bytes [2, 6) of ten, as a gateway or a proxy may answer that ignores Range, sends a part of it, or sends another.
+OTHER_BYTES = [
+    (b"0123456789", None),
+    (b"23", "bytes 2-3/10"),
+    (b"3456", "bytes 3-6/10"),
+    (b"23", "bytes 2-5/10"),
+    (b"3456", "bytes 3-6/*"),
+]
+
+
+@pytest.mark.parametrize(("data", "content_range"), OTHER_BYTES)
+def test_a_response_with_other_bytes_than_requested_is_retried(
+    data: bytes, content_range: str | None, s3_root: str, monkeypatch: pytest.MonkeyPatch, quick: None
+) -> None:
+    right = b"2345", "bytes 2-5/10"
+    answers = [(data, content_range), right]
+
+    async def call(self: S3Backend, method: str, path: str, **options: object) -> object:
+        body, sent = answers.pop(0)
+        return {"Body": _Body(body), "ContentLength": len(body), "ContentRange": sent, "ETag": "1"}
+
+    monkeypatch.setattr(S3Backend, "_call", call)
+    storage = Storage(s3_root, client=S3Backend)
+    assert storage.read("a", 2, 6) == b"2345"
+    answers += [(data, content_range)] * QUICK.attempts
+    with pytest.raises(TransferError, match=f"asked for bytes=2-5 and sent {len(data)} bytes, "):
+        storage.read("a", 2, 6)
+
+
+def test_ranges_at_the_end_of_an_object_and_of_all_of_it() -> None:
+    """Services may send an object that is requested by a range without ``Content-Range``."""
+    check_range(0, 20, 10, None)
+    check_range(8, 20, 2, "bytes 8-9/10")
+    check_range(8, None, 2, "bytes 8-9/*")
+    check_range(-20, None, 10, "bytes 0-9/10")
+    check_range(-2, None, 2, "bytes 8-9/10")
+    with pytest.raises(OSError, match="sent 2 bytes, bytes 7-8/10"):
+        check_range(-2, None, 2, "bytes 7-8/10")
+
+
+def test_oci_retries_a_response_with_other_bytes_than_requested(
+    oci_root: str, monkeypatch: pytest.MonkeyPatch, quick: None
+) -> None:
+    get, answers = Handler._get, [2, 2]
+
+    def shortened(self: Handler, objects: Any, key: str) -> tuple[int, bytes, dict[str, str]]:
+        status, data, headers = get(self, objects, key)
+        if status == 206 and answers:
+            return status, data[: answers.pop()], headers | {"Content-Range": "bytes 2-3/10"}
+        return status, data, headers
+
+    monkeypatch.setattr(Handler, "_get", shortened)
+    Storage(oci_root).write("a", [b"0123456789"])
+    assert Storage(oci_root).read("a", 2, 6) == b"2345"
+    assert not answers
 
 
 def test_nothing_is_logged_without_errors(s3_root: str, caplog: pytest.LogCaptureFixture) -> None:

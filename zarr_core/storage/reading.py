@@ -37,26 +37,34 @@ def read_pieces(storage: Storage, name: str, version: str, start: int, stop: int
     """Bytes ``[start, stop)`` of a remote file in pieces, two of which are fetched at a time.
 
     Raises:
-        FileNotFoundError, SourceError: as :func:`read_listed`.
+        FileNotFoundError: there is no such file.
+        SourceError: it is not the version that was listed, as for :func:`read_listed`, or it ends before ``stop``.
     """
-    begun = (storage.begin_read(name, at, min(at + _PIECE_BYTES, stop)) for at in range(start, stop, _PIECE_BYTES))
+    spans = [(at, min(at + _PIECE_BYTES, stop)) for at in range(start, stop, _PIECE_BYTES)]
+    begun = ((storage.begin_read(name, *span), span[1] - span[0]) for span in spans)
     coming = deque(islice(begun, _IN_FLIGHT))
     try:
         while coming:
-            yield _checked(storage, name, version, coming.popleft())
+            reading, size = coming.popleft()
+            yield _checked(storage, name, version, reading, size)
             coming.extend(islice(begun, 1))
     finally:
-        for future in coming:
-            future.cancel()
+        for reading, _ in coming:
+            reading.cancel()
 
 
-def _checked(storage: Storage, name: str, listed: str, reading: Future[tuple[Any, str]]) -> Any:
+def _checked(
+    storage: Storage, name: str, listed: str, reading: Future[tuple[Any, str]], size: int | None = None
+) -> Any:
+    """The bytes of a read, of this size if it is known."""
     try:
         data, version = reading.result()
     except BaseException:
         reading.cancel()  # where this thread was interrupted
         raise
-    if storage.reads_versions and version and listed and version != listed:
+    is_other = storage.reads_versions and version and listed and version != listed
+    # Not every service tells the version. One that has become shorter would leave memory as it was.
+    if is_other or (size is not None and len(data) != size):
         raise SourceError(f"{storage.url}/{name}: it changed after the source was listed; run again")
     return data
 
@@ -117,8 +125,9 @@ class RemoteFile(io.RawIOBase):
         """The object's first or last bytes. Both are fetched at once: who reads one reads the other."""
         if not self._edges:
             begun = {}
-            for at in (0, max(self._size - _EDGE_BYTES, 0)):
-                begun[at] = self._storage.begin_read(self._name, at, min(at + _EDGE_BYTES, self._size))
+            size = min(_EDGE_BYTES, self._size)
+            for at in (0, self._size - size):
+                begun[at] = self._storage.begin_read(self._name, at, at + size)
             for at, reading in begun.items():
-                self._edges[at] = _checked(self._storage, self._name, self._version, reading)
+                self._edges[at] = _checked(self._storage, self._name, self._version, reading, size)
         return self._edges[start]

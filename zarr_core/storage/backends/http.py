@@ -11,7 +11,7 @@ from zarr_core._util.redaction import redact
 from zarr_core.errors import StoreError
 from zarr_core.storage.backends import ObjectInfo
 from zarr_core.storage.backends.generic import FsspecBackend
-from zarr_core.storage.backends.s3 import byte_range, check_length
+from zarr_core.storage.backends.s3 import byte_range, check_length, check_range
 
 
 class HttpBackend(FsspecBackend):
@@ -31,6 +31,7 @@ class HttpBackend(FsspecBackend):
                 )
             data = await response.read()
             check_length(len(data), response.content_length)
+            check_range(start, stop, len(data), response.headers.get("Content-Range"))
             return data, response.headers.get("ETag", "")
 
     async def head(self, path: str) -> ObjectInfo:

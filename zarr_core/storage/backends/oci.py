@@ -8,7 +8,7 @@ from typing import Any
 
 from zarr_core.storage.backends import ConditionFailed, ObjectInfo
 from zarr_core.storage.backends.generic import FsspecBackend, in_thread
-from zarr_core.storage.backends.s3 import byte_range, check_length
+from zarr_core.storage.backends.s3 import byte_range, check_length, check_range
 
 
 class OciBackend(FsspecBackend):
@@ -28,6 +28,7 @@ class OciBackend(FsspecBackend):
             response = self._call("get_object", path, **({} if span is None else {"range": span}))
             data = bytes(response.data.content)
             check_length(len(data), int(response.headers["content-length"]))
+            check_range(start, stop, len(data), response.headers.get("content-range"))
             return data, str(response.headers["etag"])
 
         data, version = await in_thread(work)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from abc import abstractmethod
 from mmap import mmap
 from typing import Any
@@ -11,6 +12,8 @@ from zarr_core.storage.backends import ConditionFailed, ObjectInfo, RemoteBacken
 from zarr_core.storage.credentials import s3_endpoint
 from zarr_core.storage.filesystems import open_filesystem
 from zarr_core.storage.retries import status_of
+
+_CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)")
 
 
 class ConditionalPut(RemoteBackend):
@@ -66,6 +69,7 @@ class S3Backend(ConditionalPut):
         finally:
             response["Body"].close()
         check_length(len(data), response.get("ContentLength"))
+        check_range(start, stop, len(data), response.get("ContentRange"))
         return data, str(response.get("ETag", ""))
 
     async def head(self, path: str) -> ObjectInfo:
@@ -143,6 +147,29 @@ def check_length(came: int, announced: int | None) -> None:
     """Raise TruncatedError if fewer bytes came than the service announced."""
     if announced is not None and came < announced:
         raise TruncatedError(f"the service announced {announced} bytes, but {came} came")
+
+
+def check_range(start: int | None, stop: int | None, came: int, content_range: str | None) -> None:
+    """Raise OSError, so that the request is repeated, if a response has other bytes than :func:`byte_range` asks for.
+
+    Gateways and proxies may ignore ``Range``, and HTTP allows a response that has only a part of it.
+
+    Args:
+        start, stop: as requested.
+        came: bytes of the response.
+        content_range: its header ``Content-Range``; None if it has the whole object.
+    """
+    asked = byte_range(start, stop)
+    if asked is None:
+        return
+    first, end, size = 0, came, came
+    if found := _CONTENT_RANGE.fullmatch(content_range or ""):
+        first, end = int(found[1]), int(found[2]) + 1
+        size = end if found[3] == "*" else int(found[3])
+    begin = max(size + start, 0) if start is not None and start < 0 else start or 0
+    if (first, end) != (begin, size if stop is None else min(stop, size)) or end - first != came:
+        what = content_range or "no Content-Range"
+        raise OSError(f"the service was asked for {asked} and sent {came} bytes, {what}")
 
 
 def _info(size: int, described: dict[str, Any]) -> ObjectInfo:
