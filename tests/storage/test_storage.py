@@ -187,6 +187,17 @@ def test_a_folder_is_no_object(tmp_path: Path) -> None:
         Storage(tmp_path).read("folder")
 
 
+def test_objects_that_stand_for_folders_are_not_listed(s3_root: str) -> None:
+    """Web consoles make them, and so do programs that copy folders to a bucket, one for each."""
+    storage = Storage(s3_root)
+    storage.write("a/b", [b"x"])
+    for folder in ("", "a/", "c/"):
+        storage.request("", lambda backend, path=f"{storage.location}/{folder}": backend.put(path, b""))  # type: ignore[misc]
+    assert storage.list() == storage.list("a") == {"a/b": 1}
+    assert [each.name for each in storage.objects("")] == ["a/b"]
+    assert list(storage.objects("", recursive=False)) == []
+
+
 def test_a_folder_that_cannot_be_listed_is_not_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("run_1", "run_2", "lost+found"):
         (tmp_path / name).mkdir()

@@ -8,7 +8,7 @@ from typing import Any
 
 from zarr_core.storage.backends import ConditionFailed, ObjectInfo
 from zarr_core.storage.backends.generic import FsspecBackend, in_thread
-from zarr_core.storage.backends.s3 import byte_range, check_length, check_range
+from zarr_core.storage.backends.s3 import byte_range, check_length, check_range, is_folder
 
 
 class OciBackend(FsspecBackend):
@@ -76,7 +76,7 @@ class OciBackend(FsspecBackend):
                 each.size, each.etag or "", each.time_modified.timestamp() // 1 if each.time_modified else 0.0
             )
             for each in page.objects
-            if not (each.name.endswith("/") and each.size == 0)  # folders made by web consoles
+            if not is_folder(each.name, each.size)
         }
         return found, page.next_start_with
 

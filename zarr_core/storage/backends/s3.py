@@ -105,7 +105,11 @@ class S3Backend(ConditionalPut):
         if token is not None:
             options["ContinuationToken"] = token
         response = await self.fs._call_s3("list_objects_v2", Bucket=bucket, Prefix=key, **options)
-        found = {f"{bucket}/{each['Key']}": _info(each["Size"], each) for each in response.get("Contents", ())}
+        found = {
+            f"{bucket}/{each['Key']}": _info(each["Size"], each)
+            for each in response.get("Contents", ())
+            if not is_folder(each["Key"], each["Size"])
+        }
         return found, response.get("NextContinuationToken")
 
     async def unfinished_uploads(self, prefix: str) -> list[UnfinishedUpload]:
@@ -132,6 +136,11 @@ class S3Backend(ConditionalPut):
 def with_endpoint(url: str, endpoint: str) -> str:
     """The URL with the service's endpoint, so that equal names at two services differ."""
     return f"{url} at {endpoint}" if endpoint else url
+
+
+def is_folder(key: str, size: int) -> bool:
+    """Whether an object stands for a folder, as web consoles and programs that copy folders make them."""
+    return key.endswith("/") and size == 0
 
 
 def byte_range(start: int | None, stop: int | None) -> str | None:
