@@ -140,6 +140,16 @@ def test_equal_names_at_two_accounts_are_two_stores(monkeypatch: pytest.MonkeyPa
     assert Storage("az://container/x").identity == "az://container/x at two"
 
 
+@pytest.mark.parametrize("scheme", ["az", "abfs", "abfss"])
+def test_two_containers_of_an_account_are_two_stores(scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The container stands where other URLs have a user, which is not printed."""
+    pytest.importorskip("obstore", reason="needs the obstore extra")
+    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_KEY", "a2V5")
+    urls = [f"{scheme}://{container}@one.dfs.core.windows.net/x" for container in ("train", "copy")]
+    assert [Storage(url).url for url in urls] == urls
+    assert Storage(urls[0]).identity != Storage(urls[1]).identity
+
+
 def test_passwords_are_not_printed() -> None:
     assert redact("ftp://me:secret@host/x") == "ftp://host/x"
     assert redact("oci://bucket@namespace/x") == "oci://bucket@namespace/x"

@@ -24,7 +24,7 @@ from zarr_core.errors import StoreError
 _MOST_CHARACTERS = 20_000
 
 # Schemes whose URLs have a bucket or container before the @.
-_CONTAINERS = ("oci://", "ocilake://", "abfs://", "abfss://", "wasb://", "wasbs://", "adl://")
+_CONTAINERS = ("oci://", "ocilake://", "az://", "abfs://", "abfss://", "wasb://", "wasbs://", "adl://")
 # Schemes whose user name alone is a token.
 _TOKENS = ("http://", "https://", "git+https://", "hf://")
 # user:password@ with any password, but not "host:port/"; else token@.
