@@ -15,7 +15,7 @@ from zarr_core.platform.assets.statistics import field_rows, statistics_split
 from zarr_core.platform.assets.tables import table
 from zarr_core.platform.assets.zarr_samples import FORCE_TAG
 from zarr_core.platform.resources.stores import StoreAccess
-from zarr_core.platform.sensors.behind import COMPLETE_CHECK, check_complete
+from zarr_core.platform.sensors.behind import COMPLETE_CHECK, check_complete, held_samples
 from zarr_core.platform.sensors.migration import CHECK, check_settings
 from zarr_core.platform.sensors.observations import KnownItems
 from zarr_core.platform.sensors.operating import if_red
@@ -49,7 +49,12 @@ def dataset_checks(dataset: DatasetDeclaration) -> list[dg.AssetChecksDefinition
         _split_ids,
         _statistics_plausible,
     )
-    of_the_source = source_converted_check(dataset, f"{dataset.name}_arrivals")
+
+    def held(stores: StoreAccess, _: KnownItems) -> set[str]:
+        listing = stores.listing(dataset.kind, dataset.source, dataset.splits)
+        return held_samples(stores.manifest_if_any(dataset.store), listing)
+
+    of_the_source = source_converted_check(dataset, f"{dataset.name}_arrivals", "stores", held)
     return [of_the_source, *(check(dataset) for check in checks)]
 
 

@@ -95,8 +95,8 @@ def _publish(
     if not report.manifest.generation:
         refused = refused_rows(report.quarantined)
         raise dg.Failure(
-            f"No sample of the present source is converted, {len(refused)} are refused. {dataset.shown_store} is not "
-            "a store yet, and nothing was published.",
+            f"No sample of the present source is converted, {len(refused)} are refused. There is no store at "
+            f"{dataset.shown_store}, and nothing was published.",
             metadata={"refused": table(refused)} if refused else {},
             allow_retries=False,
         )

@@ -22,7 +22,7 @@ from typing import Protocol
 
 import dagster as dg
 from zarr_core.platform.resources.stores import StoreAccess
-from zarr_core.platform.sensors.behind import check_complete, check_converted, conversions
+from zarr_core.platform.sensors.behind import check_complete, check_converted, conversions, held_samples
 from zarr_core.platform.sensors.dagster_internals.queries import has_open_work
 from zarr_core.platform.sensors.deadline import within_the_tick
 from zarr_core.platform.sensors.migration import MigratingDataset, check_settings, manifest_within_the_tick
@@ -238,12 +238,13 @@ def _state_events(
 ) -> Collection[Event]:
     """Checks of the manifest with another result than Dagster knows, although nothing was published; the overview."""
     instance = context.instance
-    found = conversions(known)
+    found = conversions(known, held_samples(manifest, listing))
     checks = []
     if manifest is not None:
         checks.append(check_settings(known, dataset, manifest, listing))
         checks.append(check_complete(listing, dataset.complete_within_hours, dataset.published))
-        if is_at_rest and not has_open_work(instance, dataset.converted, dataset.conversion_job):
-            checks.append(check_converted(dataset, found))
+    had_store = manifest is not None or bool(found.lost)
+    if had_store and is_at_rest and not has_open_work(instance, dataset.converted, dataset.conversion_job):
+        checks.append(check_converted(dataset, found))
     checks = changed_checks(instance, checks)
     return [*checks, *overview_events(context, dataset, found, len(listing.incomplete), checks)]

@@ -7,15 +7,22 @@ conversions leaves no run that would evaluate them.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import dagster as dg
-from zarr_core.platform.sensors.dagster_internals.partitions import cancelled_partitions, unconverted_partitions
+from zarr_core.platform.sensors.dagster_internals.partitions import (
+    cancelled_partitions,
+    partitions_seen_by,
+    unconverted_partitions,
+)
 from zarr_core.platform.sensors.observations import KnownItems, WatchedSource
 from zarr_core.platform.sensors.pending import natural_order
 
 from zarr_core._util.units import format_count
+from zarr_core.matrix import WideMatrix
+from zarr_core.matrix.store.batch_names import home_of
+from zarr_core.points.store.manifest import StoreManifest
 from zarr_core.sources.left_out import some
 from zarr_core.sources.listing import Listing
 
@@ -33,6 +40,7 @@ class Conversions:
         stale: changed, and the conversion of their new version failed. The store keeps the version before.
         refused: arrived, and their conversion failed.
         failed_at: storage ids of the failed attempts of the stale and the refused ones.
+        lost: converted, but the store does not hold them, although what was converted was published since.
     """
 
     total: int
@@ -41,15 +49,21 @@ class Conversions:
     stale: frozenset[str]
     refused: frozenset[str]
     failed_at: Mapping[str, int]
+    lost: frozenset[str]
 
     @property
     def converted(self) -> int:
         """How many are in the store as they are at the source."""
-        return self.total - sum(map(len, (self.waiting, self.cancelled, self.stale, self.refused)))
+        return self.total - sum(map(len, (self.waiting, self.cancelled, self.stale, self.refused, self.lost)))
 
 
-def conversions(known: KnownItems) -> Conversions:
-    """What became of the samples or batches of a source, from what Dagster has recorded."""
+def conversions(known: KnownItems, held: Collection[str] | None) -> Conversions:
+    """What became of the samples or batches of a source, from what Dagster has recorded.
+
+    Args:
+        known: what Dagster has recorded of them.
+        held: those that the store holds, or need not hold; None if that is not known.
+    """
     instance, source = known.instance, known.source
     pending = unconverted_partitions(instance, source.observed, source.converted, known.registered)
     cancelled = cancelled_partitions(instance, source.converted, [source.observed]) & pending.keys()
@@ -66,6 +80,10 @@ def conversions(known: KnownItems) -> Conversions:
         else:
             stale.add(name)
     waiting = pending.keys() - cancelled - stale - refused
+    lacking: set[str] = set()
+    if held is not None:
+        lacking = known.converted.keys() & set(known.registered).difference(held, pending)
+    lost = partitions_seen_by(instance, source.published, source.converted, lacking)
     return Conversions(
         total=len(known.registered),
         waiting=frozenset(waiting),
@@ -73,11 +91,28 @@ def conversions(known: KnownItems) -> Conversions:
         stale=frozenset(stale),
         refused=frozenset(refused),
         failed_at=failed_at,
+        lost=frozenset(lost),
     )
 
 
+def held_samples(manifest: StoreManifest | None, listing: Listing) -> set[str]:
+    """Samples that a store holds or has refused, and those that cannot be converted now because they are incomplete."""
+    return {*listing.incomplete, *manifest.samples, *manifest.quarantine} if manifest else set(listing.incomplete)
+
+
+def held_batches(matrix: WideMatrix | None, batch_ids: Sequence[str]) -> set[str] | None:
+    """Those of the warehouse's batches that a matrix holds or has retired; None if that is not known."""
+    if matrix is None:
+        return set()
+    if matrix.retired.samples:
+        return None  # they may be all samples of a batch
+    known = set(batch_ids)
+    homes = (home_of(name, known) for name in (*matrix.batches, *matrix.retired.batches))
+    return {name for name in homes if name is not None}
+
+
 def check_converted(source: WatchedSource, found: Conversions) -> dg.AssetCheckEvaluation:
-    """Whether samples or batches changed, or arrived, whose conversion was cancelled or failed.
+    """Whether samples or batches changed, or arrived, whose conversion was cancelled or failed, or were lost.
 
     A new one whose conversion failed is left out: its partition is red, and an alert has named it.
 
@@ -96,17 +131,22 @@ def check_converted(source: WatchedSource, found: Conversions) -> dg.AssetCheckE
             counted = format_count(len(ordered), noun)
             sentences.append(f"{counted} changed or arrived at the source and {reason}: {some(ordered)}")
     if sentences:
+        sentences.append("The store keeps what it had of them")
+    if found.lost:
+        ordered = sorted(found.lost, key=natural_order)
         sentences.append(
-            "The store keeps what it had of them. To convert them, materialize their partitions of "
-            f"{source.converted.to_user_string()}"
+            f"The store does not hold {format_count(len(ordered), noun)} that had been converted, because it was "
+            f"removed or replaced, or garbage was collected before they were published: {some(ordered)}"
         )
+    if sentences:
+        sentences.append(f"To convert them, materialize their partitions of {source.converted.to_user_string()}")
     return dg.AssetCheckEvaluation(
         asset_key=source.published,
         check_name=CONVERTED_CHECK,
         passed=not sentences,
         severity=dg.AssetCheckSeverity.WARN,
         description=". ".join(sentences) or f"all {noun} are converted as they are at the source, or are about to be",
-        metadata={"cancelled": len(found.cancelled), "failed": len(found.stale)},
+        metadata={"cancelled": len(found.cancelled), "failed": len(found.stale), "lost": len(found.lost)},
     )
 
 

@@ -114,12 +114,16 @@ def _conversion_rows(found: Conversions, noun: str, asset: str, incomplete: int)
     mend = f"mend them at the source: {page_of('a-sample-that-cannot-be-converted')}"
     again = f"materialize their partitions of {asset}: {page_of('a-cancelled-run')}"
     left = found.stale | found.cancelled
-    return [
+    rows = [
         ("arrived", f"{format_count(found.total, noun)}{lacking}", upload),
         ("converted", format_count(found.converted, noun), wait),
         ("refused", _names(found.refused), mend if found.refused else ""),
         ("stale or cancelled", _names(left), again if left else ""),
     ]
+    if found.lost:
+        missing = f"materialize their partitions of {asset}: {page_of('a-store-that-was-removed')}"
+        rows.append(("not in the store", _names(found.lost), missing))
+    return rows
 
 
 def _reason_rows(instance: dg.DagsterInstance, converted: dg.AssetKey, failed_at: Mapping[str, int]) -> list[Row]:

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import dagster as dg
 from zarr_core.platform.resources.warehouses import WarehouseAccess
-from zarr_core.platform.sensors.behind import check_converted, conversions
+from zarr_core.platform.sensors.behind import check_converted, conversions, held_batches
 from zarr_core.platform.sensors.dagster_internals.queries import has_open_work
 from zarr_core.platform.sensors.deadline import within_the_tick
 from zarr_core.platform.sensors.observations import (
@@ -72,16 +72,13 @@ def warehouse_batches_sensor(declared: WatchedWarehouse) -> dg.SensorDefinition:
         known = KnownItems(instance, declared)
         changes = find_changes(listing, known.observed, PendingChanges.from_cursor(context.cursor))
         changes = prepare_partitions(instance, declared, changes)
-        found = conversions(known)
+        found = conversions(known, held_batches(matrix, known.registered))
         checks = []
-        if (
-            matrix is not None
-            and changes.is_empty
-            and not has_open_work(instance, declared.converted, declared.conversion_job)
-        ):
-            checks.append(check_converted(declared, found))
+        if changes.is_empty and not has_open_work(instance, declared.converted, declared.conversion_job):
+            if matrix is not None or found.lost:
+                checks.append(check_converted(declared, found))
             # A warehouse without a single batch is one that cannot be listed.
-            if listing.items:
+            if matrix is not None and listing.items:
                 checks.append(
                     check_again(instance, declared.published, declared.shown_matrix, matrix, list(listing.items))
                 )

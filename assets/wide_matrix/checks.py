@@ -12,6 +12,8 @@ from zarr_core.platform.assets.source_checks import check_result, source_convert
 from zarr_core.platform.assets.tables import table
 from zarr_core.platform.assets.wide_matrix.declaration import MatrixDeclaration
 from zarr_core.platform.resources.warehouses import WarehouseAccess
+from zarr_core.platform.sensors.behind import held_batches
+from zarr_core.platform.sensors.observations import KnownItems
 from zarr_core.platform.sensors.operating import if_red
 from zarr_core.platform.sensors.withdrawn import CHECK as WITHDRAWN
 from zarr_core.platform.sensors.withdrawn import check_withdrawn, samples_found_before
@@ -25,7 +27,11 @@ from zarr_core.matrix.store.axis import FeatureAxis
 
 def matrix_checks(declared: MatrixDeclaration) -> list[dg.AssetChecksDefinition]:
     """Checks of the axis, and of some batches compared with the warehouse."""
-    of_the_source = source_converted_check(declared, f"{declared.name}_batches")
+
+    def held(warehouses: WarehouseAccess, known: KnownItems) -> set[str] | None:
+        return held_batches(warehouses.matrix_if_any(declared.matrix), known.registered)
+
+    of_the_source = source_converted_check(declared, f"{declared.name}_batches", "warehouses", held)
     return [of_the_source, _axis_hash(declared), _batches_equal_the_warehouse(declared)]
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 import dagster as dg
 from dagster._core.execution.backfill import BulkActionsFilter, BulkActionStatus
-from zarr_core.platform.sensors.dagster_internals.tags import BACKFILL
+from zarr_core.platform.sensors.dagster_internals.tags import BACKFILL, INPUT_EVENT_POINTER, NO_EVENT
 
 
 @dataclass(frozen=True)
@@ -66,6 +66,28 @@ def _failed_partitions(instance: dg.DagsterInstance, key: dg.AssetKey) -> dict[s
     runs = instance.get_runs(dg.RunsFilter(run_ids=list(run_ids), statuses=failure)) if run_ids else []
     failed = {run.run_id for run in runs}
     return {partition: at for partition, (run_id, at) in attempts.items() if run_id in failed}
+
+
+def partitions_seen_by(
+    instance: dg.DagsterInstance, asset: dg.AssetKey, source: dg.AssetKey, partitions: Collection[str]
+) -> set[str]:
+    """Those of some partitions of a source that were not materialized since an asset was made from the source last.
+
+    Args:
+        instance: where.
+        asset: made from all partitions of the source.
+        source: the asset with partitions.
+        partitions: to look at.
+    """
+    latest = instance.get_latest_materialization_event(asset) if partitions else None
+    tags = (latest.asset_materialization.tags if latest and latest.asset_materialization else None) or {}
+    seen = tags.get(f"{INPUT_EVENT_POINTER}/{source.to_user_string()}", NO_EVENT)
+    if seen == NO_EVENT:
+        return set()
+    made = instance.event_log_storage.get_latest_storage_id_by_partition(
+        source, dg.DagsterEventType.ASSET_MATERIALIZATION, set(partitions)
+    )
+    return {partition for partition, number in made.items() if number <= int(seen)}
 
 
 def cancelled_partitions(instance: dg.DagsterInstance, key: dg.AssetKey, sources: Iterable[dg.AssetKey]) -> set[str]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 import time
+from pathlib import Path
 
 import dagster as dg
 import pytest
@@ -11,12 +13,17 @@ from dagster._core.definitions.asset_checks.asset_check_evaluation import AssetC
 from dagster._core.events import DagsterEvent, DagsterEventType
 from dagster._core.execution.asset_backfill import AssetGraphSubset
 from dagster._core.execution.backfill import BulkActionStatus, PartitionBackfill
-from zarr_core.platform.sensors.behind import check_complete, check_converted, conversions
+from zarr_core.platform.resources.warehouses import WarehouseAccess
+from zarr_core.platform.sensors.behind import check_complete, check_converted, conversions, held_batches
 from zarr_core.platform.sensors.dagster_internals.queries import latest_check, older_than_its_source
 from zarr_core.platform.sensors.observations import KnownItems
 
+from tests.platform.matrix_trial import MatrixTrial, declare
 from tests.platform.test_source_watch import Watcher
+from tests.platform.test_wide_matrix import reported_by_the_sensor
 from tests.platform.trial import Trial, corrupt, write_run
+from zarr_core.matrix import WideMatrix
+from zarr_core.points.store.head import load_manifest
 from zarr_core.sources import SampleTree
 from zarr_core.sources.listing import list_samples
 
@@ -51,12 +58,12 @@ def is_late(trial: Trial) -> bool:
 
 def test_changed_samples_of_a_cancelled_backfill_are_named(published: Trial) -> None:
     trial = published
-    assert check_converted(trial.dataset, conversions(KnownItems(trial.instance, trial.dataset))).passed
+    assert check_converted(trial.dataset, conversions(KnownItems(trial.instance, trial.dataset), None)).passed
     assert not is_late(trial)
     for number in (1, 2):
         write_run(trial.source, number, shift=1.0)
     assert trial.run("look").success
-    assert check_converted(trial.dataset, conversions(KnownItems(trial.instance, trial.dataset))).passed, (
+    assert check_converted(trial.dataset, conversions(KnownItems(trial.instance, trial.dataset), None)).passed, (
         "they are about to be converted"
     )
     cancel_backfill(trial, "run_1", "run_2")
@@ -72,7 +79,7 @@ def test_changed_samples_of_a_cancelled_backfill_are_named(published: Trial) -> 
     assert is_late(trial), "although the manifest is newer than the change"
 
     assert trial.run("convert", "run_1", "run_2").success
-    assert check_converted(trial.dataset, conversions(KnownItems(trial.instance, trial.dataset))).passed
+    assert check_converted(trial.dataset, conversions(KnownItems(trial.instance, trial.dataset), None)).passed
     assert trial.publish().success
     assert not is_late(trial)
 
@@ -111,13 +118,94 @@ def test_the_sensor_leaves_checks_to_a_run_that_is_about_to_evaluate_them(publis
     assert "source_converted" in reported(), "the run did not come to it"
 
 
+def checked_by(result: dg.ExecuteInProcessResult) -> dg.AssetCheckEvaluation:
+    """The check as a run evaluated it."""
+    (check,) = [each for each in result.get_asset_check_evaluations() if each.check_name == "source_converted"]
+    return check
+
+
+def reported_by(watcher: Watcher) -> dg.AssetCheckEvaluation | None:
+    """The check, if a tick reports it because it has changed."""
+    events = [event for event in watcher.tick().asset_events if isinstance(event, dg.AssetCheckEvaluation)]
+    return next((event for event in events if event.check_name == "source_converted"), None)
+
+
+def test_a_store_that_was_removed_is_noticed(published: Trial) -> None:
+    watcher = Watcher(published)
+    watcher.settle()
+    watcher.tick()
+    assert reported_by(watcher) is None
+    Path(published.dataset.store).rename(published.source.parent / "away")
+    check = reported_by(watcher)
+    assert check is not None
+    assert "The store does not hold 3 samples that had been converted" in str(check.description)
+    assert "run_1, run_2, run_3. To convert them, materialize their partitions of trial/zarr_samples" in str(
+        check.description
+    )
+    assert str(published.materialization("overview").metadata["not in the store"].value).startswith("3: run_1")
+    assert not published.publish().success
+
+    # A sample that arrives begins another store.
+    write_run(published.source, 4)
+    watcher.settle()
+    assert published.run("convert", "run_4", "run_4").success
+    check = reported_by(watcher)
+    assert check is not None
+    assert "3 samples" in str(check.description), "the new one only waits for its publication"
+    assert "3 samples" in str(checked_by(published.publish()).description)
+    assert published.run("convert", "run_1", "run_3").success
+    assert checked_by(published.publish()).passed
+    watcher.tick()
+    assert "not in the store" not in published.materialization("overview").metadata
+    assert sorted(load_manifest(published.dataset.store).samples) == ["run_1", "run_2", "run_3", "run_4"]
+
+
+def test_a_sample_whose_group_was_deleted_before_its_publication_is_named(published: Trial) -> None:
+    for number in (4, 5):
+        write_run(published.source, number)
+    assert published.run("look").success
+    assert published.run("convert", "run_4", "run_5").success
+    shutil.rmtree(Path(published.dataset.store) / "samples" / "run_4")  # as garbage collection does after a time
+    result = published.publish()
+    assert result.success
+    assert "The store does not hold 1 sample that had been converted" in str(checked_by(result).description)
+    (published.source / "run_4" / "surface_pressure.pt").unlink()
+    assert checked_by(published.publish()).passed, "an incomplete sample cannot be converted"
+
+
+def test_a_matrix_that_was_removed_is_noticed(tmp_path: Path, instance: dg.DagsterInstance) -> None:
+    trial = MatrixTrial(declare(tmp_path), instance)
+    for batch_id in ("b0", "b1", "b2"):
+        trial.write(batch_id)
+    assert trial.load_all().success
+    trial.run("refresh")
+    matrix = WideMatrix.open(trial.dataset.matrix)
+    matrix.retire([], ["b0"])
+
+    def lost() -> frozenset[str]:
+        known = KnownItems(instance, trial.dataset)
+        held = held_batches(WarehouseAccess().matrix_if_any(trial.dataset.matrix), known.registered)
+        return conversions(known, held).lost
+
+    assert lost() == set(), "a retired batch is not missing"
+    matrix.reinstate([], ["b0"])
+    assert lost() == {"b0"}, "one that is allowed again is"
+    shutil.rmtree(trial.dataset.matrix)
+    assert lost() == {"b0", "b1", "b2"}
+    assert "The store does not hold 3 batches" in str(reported_by_the_sensor(trial)["source_converted"].description)
+    assert trial.run("load", "b0", "b2").success
+    assert lost() == set()
+    WideMatrix.open(trial.dataset.matrix).retire([f"b1s{number}" for number in range(5)])
+    assert lost() == set(), "all its samples were retired"
+
+
 def test_a_changed_sample_that_cannot_be_converted_is_named_and_a_new_one_is_not(published: Trial) -> None:
     for number in (2, 4):
         write_run(published.source, number, shift=1.0)
         corrupt(published.source / f"run_{number}")
     assert published.run("look").success
     assert not published.run("convert", "run_2", "run_4").success
-    check = check_converted(published.dataset, conversions(KnownItems(published.instance, published.dataset)))
+    check = check_converted(published.dataset, conversions(KnownItems(published.instance, published.dataset), None))
     assert "1 sample changed or arrived at the source and their conversion failed: run_2." in str(check.description)
 
 
@@ -147,10 +235,10 @@ def test_a_refused_sample_that_changed_since_is_about_to_be_converted(published:
     corrupt(write_run(published.source, 4))
     assert published.run("look").success
     assert not published.run("convert", "run_4").success
-    assert conversions(KnownItems(published.instance, published.dataset)).refused == {"run_4"}
+    assert conversions(KnownItems(published.instance, published.dataset), None).refused == {"run_4"}
     write_run(published.source, 4, shift=1.0)
     assert published.run("look").success
-    assert conversions(KnownItems(published.instance, published.dataset)).waiting == {"run_4"}
+    assert conversions(KnownItems(published.instance, published.dataset), None).waiting == {"run_4"}
 
 
 def test_a_sample_that_never_becomes_complete_is_named(published: Trial) -> None:
