@@ -86,6 +86,7 @@ def test_a_second_row_for_a_cell_is_named(given_rows: tuple[list[Row], int], dat
         (pa.float64(), [0.1, None, -1e30]),
         (pa.float64(), [0.1, float("inf"), 1e-60]),
         (pa.decimal128(9, 4), [decimal.Decimal("0.1"), None, decimal.Decimal("12.5")]),
+        (pa.decimal128(38, 0), [3, None, -(2**24)]),
     ],
 )
 def test_values_of_any_number_type(kind: pa.DataType, values: list[Any]) -> None:
@@ -102,6 +103,7 @@ def test_values_of_any_number_type(kind: pa.DataType, values: list[Any]) -> None
     ("kind", "value", "message"),
     [
         (pa.int32(), 2**24 + 1, "cannot hold its value 16777217"),
+        (pa.decimal128(38, 0), 2**24 + 1, "cannot hold its value 16777217"),
         (pa.float64(), -1e300, "cannot hold its value -1e[+]300"),
         (pa.string(), "0.5", "of type string, not a number"),
         (pa.bool_(), True, "of type bool"),

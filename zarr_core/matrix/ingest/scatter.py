@@ -113,12 +113,14 @@ def _value_bits(rows: pa.RecordBatch, block: WideBlock, no_value: np.unsignedint
     import pyarrow as pa
 
     column = rows.column("value")
+    whole = pa.types.is_integer(column.type)
     if pa.types.is_decimal(column.type):
+        whole = column.type.scale <= 0  # how databases without integers store counts
         column = column.cast(pa.float64())
-    if not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type)):
+    if not (whole or pa.types.is_floating(column.type)):
         raise BatchError(f"batch {block.batch_id}: {block.value} is of type {column.type}, not a number")
     values = column.to_numpy(zero_copy_only=False)  # nulls become NaN
-    if pa.types.is_integer(column.type):
+    if whole:
         exact = 2 ** (np.finfo(block.dtype).nmant + 1)  # the dtype represents all integers up to this one
         unfit = np.abs(values.astype(np.float64)) > exact
         if unfit.any():
