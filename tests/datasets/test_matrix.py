@@ -237,6 +237,22 @@ def test_corrected_values_under_the_same_ids_are_other_data(tmp_path: Path) -> N
         corrected.covered_features(10)
 
 
+def test_what_happens_to_an_open_matrix_does_not_change_a_dataset_over_it(written: tuple[str, np.ndarray]) -> None:
+    url, _ = written
+    matrix = WideMatrix.open(url)
+    dataset = MatrixDataset(matrix)
+    fingerprint, lineage, items = dataset.fingerprint, dataset.lineage, dataset.to_numpy()
+    batch_id, sample_ids = next(iter(matrix.batches.items()))
+    matrix.retire(batch_ids=[batch_id])
+    matrix.reinstate(batch_ids=[batch_id])
+    cells = np.zeros((len(sample_ids), len(FEATURES)), np.float32)
+    matrix.append(batch_id, sample_ids, dict.fromkeys(matrix.values, cells))
+    assert np.array_equal(matrix.read(sample_ids), cells)
+    assert np.array_equal(dataset.to_numpy(), items, equal_nan=True)
+    assert (dataset.fingerprint, dataset.lineage) == (fingerprint, lineage)
+    assert MatrixDataset(matrix, dataset.sample_ids).fingerprint != fingerprint
+
+
 def test_selections_have_different_fingerprints(written: tuple[str, np.ndarray], tmp_path: Path) -> None:
     url, _ = written
     other, _ = write_matrix(tmp_path / "other")

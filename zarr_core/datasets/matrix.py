@@ -41,7 +41,8 @@ class MatrixDataset(BatchDataset):
     epoch: nothing is drawn.
 
     Args:
-        matrix: a matrix, or its path or URL. Reads use the generation at which it was opened.
+        matrix: a matrix, or its path or URL. Reads use the generation that it has now: later appends to this object, or
+            refreshes of it, do not change the items.
         sample_ids: samples in the order of the items; by default all, in row order.
         feature_ids: features in the order of the columns, or the result of ``matrix.select(...)``; by default all, in
             axis order.
@@ -97,7 +98,7 @@ class MatrixDataset(BatchDataset):
                 raise ZarrCoreError(
                     "generation and cache_dir apply when a matrix is opened: pass its path or URL, not an open matrix"
                 )
-            self.matrix = matrix
+            self.matrix = matrix._fixed()
         else:
             self.matrix = WideMatrix.open(matrix, generation, cache_dir=cache_dir, cache_limit=cache_limit)
         check_names("sample_ids", sample_ids)

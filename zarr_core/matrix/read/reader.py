@@ -333,8 +333,13 @@ class MatrixReader:
 
     def _cells(self, value: str) -> lazy.Cells:
         self.table_name(value)
-        fixed = copy.copy(self)  # which no refresh changes
-        return lazy.Cells(fixed.read, fixed._state, self.feature_ids, value)
+        fixed = self._fixed()
+        return lazy.Cells(fixed.read, fixed._state, fixed.feature_ids, value)
+
+    def _fixed(self) -> Self:
+        """The matrix as it is now, which no refresh or append of this object changes. Both share the names."""
+        self._axis = self.feature_ids
+        return copy.copy(self)
 
     def table_name(self, value: str | None) -> str:
         """The name of a value table: by default "beta", or that of the only one.
