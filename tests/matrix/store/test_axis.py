@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -25,6 +26,7 @@ def test_features_are_found_in_any_order() -> None:
         assert axis.positions([ids[2], ids[0], ids[2]]).tolist() == [2, 0, 2]
         assert axis.positions(np.asarray(axis)).tolist() == list(range(len(ids)))
         assert len(axis.positions([])) == 0
+        assert axis.positions(pd.Series([ids[2], ids[0]], [7, 8])).tolist() == [2, 0]
 
 
 @pytest.mark.parametrize(

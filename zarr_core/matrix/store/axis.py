@@ -99,7 +99,8 @@ class FeatureAxis(Sequence[Any]):
         if not len(feature_ids):
             return np.empty(0, np.int64)
         wanted = _as_array(feature_ids)
-        self.check_kind(wanted.dtype.kind == "S", feature_ids[0])
+        if (is_text := wanted.dtype.kind == "S") != self.is_text:
+            self.check_kind(is_text, next(iter(feature_ids)))  # a pandas.Series is indexed by its labels
         found = self.locate(wanted)
         if (found < 0).any():
             name = self._name(wanted[int(np.argmin(found))])
