@@ -227,7 +227,7 @@ def test_a_grid_of_faces_is_a_surface(tmp_path: Path, capsys: pytest.CaptureFixt
 def write_decomposed(run: Path) -> None:
     """A case of two processors with its coefficients, after a start at 0 or at 100."""
     for number in (0, 1):
-        write_case(run / f"processor{number}", {"0": 0.0, "200": 2.0}, patch="body")
+        write_case(run / f"processor{number}", {"0": 0.0, "200": 2.0}, patch="car-body.1")
         boundary = run / f"processor{number}" / "constant" / "polyMesh" / "boundary"
         boundary.write_text(boundary.read_text().replace("body { type patch;", "body { type wall;"))
     (run / "system").mkdir()
@@ -253,6 +253,7 @@ def test_a_decomposed_case_is_one_sample_with_the_scalars_below_it(
     assert "*id" not in text
     document = yaml.safe_load(text)
     assert document["samples"] == "run_*"
+    assert document["meshes"]["surface"]["patches"] == ["car-body.1", "rest"]
     assert document["parameters"] == ["meta/design.json", "postProcessing/forces/*/coefficient.dat"]
     reason = "postProcessing/forces/*/residuals.dat (it is not a table of coefficients or forces)"
     assert f"left out of the parameters: {reason}" in found["notes"]  # type: ignore[operator]

@@ -35,7 +35,7 @@ _TABLES = (".csv", ".dat", ".json")
 _MAX_BYTES = 64 * 2**20
 # Of the .dat files of function objects only coefficients and forces have one row per time.
 _COEFFICIENTS = re.compile(r"coeff|force", re.IGNORECASE)
-_WALL = re.compile(rb"(\w+)\s*\{[^{}]*\btype\s+wall\s*;")
+_WALL = re.compile(rb"([^\s(){};\"]+)\s*\{[^{}]*\btype\s+wall\s*;")
 
 
 @dataclass(frozen=True)
@@ -295,7 +295,7 @@ class _Guess:
             for part in info.parts:
                 if part.name.endswith("polyMesh/boundary"):
                     found = _WALL.findall(self.storage.read(path_of(folder, part.name)))
-                    walls |= dict.fromkeys(name.decode() for name in found)
+                    walls |= dict.fromkeys(name.decode(errors="replace") for name in found)
         readable = {}
         for file in looked_at:
             if file.problem:
