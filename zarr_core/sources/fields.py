@@ -50,7 +50,10 @@ class FieldLoader(threading.local):
             own = opened.values(position)
             wanted = self._open(sample, choice.match).values(position)
             values = values[_rows_at(own, wanted)]
-        return torch.from_numpy(values)
+        try:
+            return torch.from_numpy(values)
+        except TypeError as error:
+            raise ValueError(f"contains {values.dtype}, which is not supported; write it as float64") from error
 
     def load_mesh(self, sample: SourceSample, canonical: str) -> Mesh:
         """The mesh with this position field; raises ValueError as :meth:`load`."""

@@ -52,6 +52,13 @@ def test_an_array_is_a_field(tmp_path: Path, suffix: str, values: np.ndarray) ->
     np.testing.assert_array_equal(load(tmp_path, suffix), values * (1 if suffix == ".npy" else 2))
 
 
+@pytest.mark.parametrize("suffix", [".npy", ".npz", ".h5"])
+def test_numbers_that_torch_does_not_have_are_a_problem_of_the_sample(tmp_path: Path, suffix: str) -> None:
+    write(tmp_path / "run_1", suffix, VALUES.astype(np.longdouble))
+    with pytest.raises(SampleError, match="contains (float128|longdouble), which is not supported"):
+        load(tmp_path, suffix)
+
+
 @pytest.mark.parametrize("scale", [1e-6, 1e4])
 def test_a_scale_is_no_number_of_half_precision(tmp_path: Path, scale: float) -> None:
     """1e-6 rounds small values of float16 to 0, and 1e4 makes large ones infinite."""
