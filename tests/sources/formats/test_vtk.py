@@ -224,6 +224,40 @@ def test_a_file_that_was_cut_off_is_refused(tmp_path: Path, suffix: str, mode: s
             read()
 
 
+@pytest.mark.parametrize(("written", "changed"), [("ASCII", "ascii"), ("ASCII", "ASCII "), ("\n", "\r\n")])
+def test_a_text_that_ends_in_a_number_is_refused_however_it_is_written(
+    tmp_path: Path, written: str, changed: str
+) -> None:
+    head = "# vtk DataFile Version 3.0\na triangle\nASCII\nDATASET POLYDATA\nPOINTS 3 float\n0 0 0 1 0 0 0 1 0\n"
+    text = f"{head}POLYGONS 1 4\n3 0 1 2\nCELL_DATA 1\nSCALARS p float\nLOOKUP_TABLE default\n12.345\n"
+    path = tmp_path / "mesh.vtk"
+    path.write_bytes(text.replace(written, changed).encode())
+    pressure = ArrayChoice(arrays=("p",), at="cells")
+    assert read_mesh(path, ".vtk", [pressure]).values(pressure) == np.float32(12.345)
+    path.write_bytes(path.read_bytes().partition(b"45")[0])
+    with pytest.raises(ValueError, match="its last number may be incomplete"):
+        read_mesh(path, ".vtk", [pressure])
+
+
+@pytest.mark.parametrize("suffix", [".vtp", ".vtu"])
+def test_a_file_of_several_times_is_refused(tmp_path: Path, suffix: str) -> None:
+    """VTK writes such files, but reads the values of the first time only, in Ascii with the cells of all."""
+    from vtkmodules import vtkIOXML
+
+    name = {".vtp": "vtkXMLPolyDataWriter", ".vtu": "vtkXMLUnstructuredGridWriter"}[suffix]
+    writer = getattr(vtkIOXML, name)()
+    path = tmp_path / f"mesh{suffix}"
+    writer.SetFileName(str(path))
+    writer.SetInputData(surface() if suffix == ".vtp" else volume())
+    writer.SetNumberOfTimeSteps(2)
+    writer.Start()
+    for time in (0.5, 1.5):
+        writer.WriteNextTime(time)
+    writer.Stop()
+    with pytest.raises(ValueError, match="contains 2 times; write each to a file of its own"):
+        read_mesh(path, suffix, [ArrayChoice(arrays=("p",), at="cells")])
+
+
 def triangles(mesh: object) -> object:
     from vtkmodules.vtkFiltersCore import vtkTriangleFilter
 

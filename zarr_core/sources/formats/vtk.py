@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from zarr_core.sources.arrays import ArrayChoice
+from zarr_core.sources.arrays import PIECES, ArrayChoice
 from zarr_core.sources.formats.contents import Contents, FoundArray, Mesh, MissingArrayError
 from zarr_core.sources.formats.files import SourceFile
 from zarr_core.sources.formats.vtk_geometry import (
@@ -81,6 +81,8 @@ def read_blocks(
                 getattr(reader, f"ReadAll{kind}On")()
         reader.SetFileName(str(path))
         reader.UpdateInformation()
+        if suffix in PIECES and reader.GetNumberOfTimeSteps() > 1:
+            raise ValueError(f"contains {reader.GetNumberOfTimeSteps()} times; write each to a file of its own")
         select_arrays(reader, choices, also)
         reader.Update()
         blocks = list(leaves(reader.GetOutput()))
@@ -336,7 +338,8 @@ def check_legacy(path: Path) -> None:
     with path.open("rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as data:
         if data[:22] != b"# vtk DataFile Version":
             raise ValueError("truncated or damaged: it does not begin with '# vtk DataFile Version'")
-        if data[:1024].split(b"\n")[2:3] == [b"ASCII"] and not data[-1:].isspace():
+        head = data[:1024].upper().split(b"\n")
+        if b"ASCII" in map(bytes.strip, head[2:3]) and not data[-1:].isspace():
             raise ValueError("truncated: it does not end with a line break, so its last number may be incomplete")
         for found in _LEGACY_COUNT.finditer(data):
             for count in filter(None, found.groups()):
