@@ -90,14 +90,17 @@ def parse_table(data: bytes, *, latest: bool = False) -> dict[str, float | str]:
     """The values of a table with a header and one row, by column; raises ValueError.
 
     Args:
-        data: comma-separated text, or text in columns whose header is the last line that begins with ``#``, as
-            OpenFOAM writes it.
-        latest: whether there may be several rows, of which the last is wanted.
+        data: comma-separated text, or text in columns whose header is the last line with ``#`` before the last row,
+            as OpenFOAM writes it. Empty cells are left out.
+        latest: whether there may be several rows, of which the last is wanted, and commas in such a header.
     """
     lines = [line for line in data.decode("utf-8-sig").splitlines() if line.strip()]
-    comments = [line for line in lines if line.startswith("#")]
+    while lines and lines[-1].startswith("#"):
+        lines.pop()
     rows = [line for line in lines if not line.startswith("#")]
-    header = comments[-1].lstrip("#") if comments and "," not in comments[-1] else rows.pop(0) if rows else ""
+    comments = [line for line in lines if line.startswith("#")]
+    is_header = bool(comments) and (latest or "," not in comments[-1])
+    header = comments[-1].lstrip("#") if is_header else rows.pop(0) if rows else ""
     if not rows or (len(rows) > 1 and not latest):
         raise ValueError(f"has {len(rows)} rows below its header, expected one")
     names, values = (
@@ -106,11 +109,13 @@ def parse_table(data: bytes, *, latest: bool = False) -> dict[str, float | str]:
     )
     if len(names) != len(values):
         raise ValueError(f"has {len(names)} columns in its header and {len(values)} in its row")
+    if latest and not any(isinstance(number_or_text(name), str) for name in names):
+        raise ValueError("has numbers in the place of its header; put a line with # and the names before its rows")
     found: dict[str, float | str] = {}
     for name, value in zip(names, map(number_or_text, values), strict=True):
         if name in found and found[name] != value:
             raise ValueError(f"has different values in two columns {name!r}")
-        if name:
+        if name and value != "":
             found[name] = value
     return found
 
