@@ -16,6 +16,11 @@ import pytest
 
 from zarr_core.errors import SampleError
 from zarr_core.sources import SampleTree, SourceDescription
+from zarr_core.sources.formats import peek
+from zarr_core.sources.formats.files import SourceFile
+from zarr_core.sources.left_out import collected_notes
+from zarr_core.sources.sample import FileInfo
+from zarr_core.storage import Storage
 
 VALUES = np.arange(30, dtype="<f4").reshape(10, 3)
 
@@ -237,6 +242,23 @@ def test_a_number_that_stands_for_a_missing_value_is_no_value(hdf5: Path, tmp_pa
             np.testing.assert_array_equal(load(tmp_path, ".h5"), 2 * VALUES)
     with pytest.raises(SampleError, match=r"a/xyz: 1 values are missing: they equal -999\.0, its marker"):
         load(tmp_path, ".h5")
+
+
+def test_numbers_that_were_packed_are_noted_and_a_dataset_may_be_empty(hdf5: Path, tmp_path: Path) -> None:
+    """Readers of netCDF multiply and add. Here a description gives the `scale`."""
+    import h5py
+
+    for factor, offset in ((1.0, 0.0), (0.5, 20.0)):
+        with h5py.File(hdf5, "w") as file:
+            packed = file.create_dataset("a/xyz", data=VALUES)
+            packed.attrs.update({"scale_factor": factor, "add_offset": np.array([offset])})
+            file["nothing"] = h5py.Empty("f4")
+        with collected_notes() as notes:
+            np.testing.assert_array_equal(load(tmp_path, ".h5"), 2 * VALUES)
+        reason = "attributes that tell how numbers were packed are not applied"
+        assert notes == ({} if factor == 1 else {reason: "a/xyz: scale_factor 0.5 and add_offset 20.0"})
+    file = SourceFile(Storage(str(hdf5.parent)), "", FileInfo(hdf5.name, hdf5.stat().st_size, ""))
+    assert [array.name for array in peek(file).arrays] == ["a/xyz"]
 
 
 def test_a_filter_of_a_plug_in_is_refused(hdf5: Path, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 from zarr_core.sources.arrays import ArrayChoice
 from zarr_core.sources.formats.arrays import ArrayFile, damaged
 from zarr_core.sources.formats.files import SourceFile
+from zarr_core.sources.left_out import note
 from zarr_core.sources.limits import MAX_HDF5_OBJECTS, check_expansion
 
 # Filters that are part of HDF5 (deflate, shuffle, fletcher32, szip, nbit, scaleoffset) or of h5py (lzf). HDF5 looks for
@@ -17,6 +18,8 @@ from zarr_core.sources.limits import MAX_HDF5_OBJECTS, check_expansion
 _FILTERS = frozenset({1, 2, 3, 4, 5, 6, 32000})
 # Attributes of netCDF files, and of programs that follow them: the number that stands for a missing value.
 _MISSING = ("_FillValue", "missing_value")
+# Those of numbers that stand for others, and what they are without effect.
+_PACKED = {"scale_factor": 1, "add_offset": 0}
 
 
 class Hdf5File(ArrayFile):
@@ -28,6 +31,10 @@ class Hdf5File(ArrayFile):
             check_dataset(dataset, self._file.info.size)
             values = np.asarray(dataset[()])
             markers = [np.asarray(dataset.attrs[each]) for each in _MISSING if each in dataset.attrs]
+            packed = {each: np.asarray(dataset.attrs[each]) for each in _PACKED if each in dataset.attrs}
+            if any((value != _PACKED[each]).any() for each, value in packed.items()):
+                told = " and ".join(f"{each} {value.ravel()[0]}" for each, value in packed.items())
+                note("attributes that tell how numbers were packed are not applied", f"{name}: {told}")
             for marker in markers:
                 if marker.dtype.kind in "fiu" and (missing := np.count_nonzero(np.isin(values, marker))):
                     raise ValueError(
