@@ -24,7 +24,7 @@ from zarr_core.platform.sensors.pending import natural_order
 from zarr_core._util.units import format_count
 from zarr_core.errors import StoreError
 from zarr_core.points.convert.writer import GroupWriter
-from zarr_core.points.statistics import calculate_store_statistics
+from zarr_core.points.statistics import calculate_store_statistics, training_samples
 from zarr_core.points.store.manifest import SampleEntry, StoreManifest
 from zarr_core.points.verify.source import ComparedSource
 from zarr_core.points.verify.store import VerificationReport, verify_store
@@ -220,7 +220,7 @@ def implausible(manifest: StoreManifest, numbers: dict[str, Any]) -> list[str]:
     """List the contradictions in the statistics."""
     problems = []
     split = statistics_split(manifest)
-    ids = manifest.split_ids(split) if split else list(manifest.samples)
+    ids = training_samples(manifest, split)
     for field, column in manifest.fields.items():
         domain = column.array_name.partition("/")[0]
         points = 0

@@ -18,14 +18,11 @@ from hypothesis import strategies as st
 
 from tests.helpers.published_store import make_samples, write_published_store
 from tests.helpers.small_source import KIND, load_field, write_source
+from zarr_core.datasets import build_dataset
 from zarr_core.errors import CorruptChunkError, UnknownFieldError, ZarrCoreError
 from zarr_core.format.moments import FieldMoments
 from zarr_core.points.convert.conversion import convert
-from zarr_core.points.statistics import (
-    calculate_store_statistics,
-    record_training_statistics,
-    write_statistics,
-)
+from zarr_core.points.statistics import calculate_store_statistics, record_training_statistics, write_statistics
 from zarr_core.points.store.head import load_manifest
 from zarr_core.sources import resolve_kind
 from zarr_core.statistics import main
@@ -134,6 +131,28 @@ def test_split_leaves_out_the_blacklisted_and_the_absent(store: Path, source: Pa
     assert_close(calculate_store_statistics(str(store), split="train"), by_numpy(source, train))
     with pytest.raises(UnknownFieldError, match="no split 'holdout'"):
         calculate_store_statistics(str(store), split="holdout")
+
+
+def test_without_splits_the_blacklisted_are_left_out_as_in_training(tmp_path: Path) -> None:
+    kind = tmp_path / "kind.yaml"
+    kind.write_text("name: own\nsamples: '*'\nfiles: {surface_position: p.npy}\nblacklists: [bad.txt]\n")
+    for number in range(3):
+        sample = tmp_path / "source" / f"case_{number}"
+        sample.mkdir(parents=True)
+        np.save(sample / "p.npy", np.full((4, 3), 10.0**number, np.float32))
+    root = str(tmp_path / "store")
+    convert(str(kind), root, root=tmp_path / "source")
+    (tmp_path / "source" / "bad.txt").write_text("case_2\n")
+    manifest = convert(str(kind), root, root=tmp_path / "source").manifest
+    assert "case_2" in manifest.samples
+    record_training_statistics(root, manifest)
+    dataset = build_dataset(
+        {"kind": "point", "root": root, "split": "all", "normalizers": {"surface_position": "mean_std"}}
+    )
+    assert dataset.sample_ids == ["case_0", "case_1"]
+    assert dataset.normalizers["surface_position"]["shift"] == [5.5] * 3
+    assert calculate_store_statistics(root)["surface_position_count"] == 8
+    assert calculate_store_statistics(root, sample_ids=["case_1", "case_2"])["surface_position_count"] == 8, "by name"
 
 
 def test_split_file_by_bare_name_lies_in_the_store(store: Path, source: Path, tmp_path: Path) -> None:

@@ -1,9 +1,10 @@
 """Normalization statistics of a store: merged from the moments that conversion recorded, or computed again.
 
 Statistics belong to a generation and a split: ``statistics/<generation>/<split>.yaml`` and ``.json``, ``all`` for all
-samples. Datasets of a generation normalize with its statistics of the training split. ``stats.yaml`` and ``stats.json``
-beside the manifest are a copy of those of the current generation. Arrays are read on request (``--recompute``) and
-for samples without recorded moments, as other programs write them; 25,000 others cost 25,000 small metadata reads.
+samples that no blacklist excludes. Datasets of a generation normalize with its statistics of the training split.
+``stats.yaml`` and ``stats.json`` beside the manifest are a copy of those of the current generation. Arrays are read on
+request (``--recompute``) and for samples without recorded moments, as other programs write them; 25,000 others cost
+25,000 small metadata reads.
 """
 
 from __future__ import annotations
@@ -81,7 +82,8 @@ def calculate_store_statistics(
 
     Args:
         store_root: path or URL of the store.
-        split: only the samples of this split ("train"), without blacklisted ones.
+        split: only the samples of this split ("train"); by default all. Blacklisted ones are left out, unless
+            ``sample_ids`` names them.
         split_file: only the samples listed in this file, one id per line; a bare name lies in the store's root.
             Blacklisted ids are left out; ids that the store lacks are skipped with one warning.
         sample_ids: only these samples; those that the store lacks are skipped with one warning.
@@ -173,7 +175,7 @@ def _chosen_samples(
 ) -> set[str]:
     """Ids of the samples to include; all are in the store."""
     check_names("sample_ids", sample_ids)
-    chosen = set(manifest.select(split))
+    chosen = set(training_samples(manifest, split) if sample_ids is None else manifest.select(split))
     listed = {} if sample_ids is None else {"sample_ids": set(sample_ids)}
     if split_file is not None:
         listed[split_file] = set(_lines(storage, split_file)) - set(manifest.excluded)
@@ -184,6 +186,11 @@ def _chosen_samples(
             warnings.warn(f"{where}: {counts} are not in the store and were skipped ({some(missing)})", stacklevel=3)
         chosen &= ids
     return chosen
+
+
+def training_samples(manifest: StoreManifest, split: str | None) -> list[str]:
+    """Ids of the stored samples of a split, or of all, that no blacklist excludes: those that a dataset of it has."""
+    return [sample_id for sample_id in manifest.select(split) if sample_id not in manifest.excluded]
 
 
 def _lines(storage: Storage, split_file: str) -> list[str]:
@@ -402,7 +409,7 @@ def record_training_statistics(store_root: str, manifest: StoreManifest) -> list
     storage = Storage(store_root)
     if storage.exists(f"{statistics_name(manifest.generation, split)}.yaml"):
         return _urls(store_root, _publish(storage))  # a process that recorded them may have died before it did
-    entries = [(sample_id, manifest.samples[sample_id]) for sample_id in sorted(manifest.select(split))]
+    entries = [(sample_id, manifest.samples[sample_id]) for sample_id in sorted(training_samples(manifest, split))]
     with ThreadPoolExecutor(_REQUESTS) as threads:
         moments = list(threads.map(partial(_recorded_moments, storage), entries))
     recorded = list(filter(None, moments))
