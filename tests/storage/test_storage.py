@@ -6,6 +6,7 @@ import os
 import pickle
 import threading
 import time
+import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -148,6 +149,26 @@ def test_two_containers_of_an_account_are_two_stores(scheme: str, monkeypatch: p
     urls = [f"{scheme}://{container}@one.dfs.core.windows.net/x" for container in ("train", "copy")]
     assert [Storage(url).url for url in urls] == urls
     assert Storage(urls[0]).identity != Storage(urls[1]).identity
+
+
+def test_a_path_with_two_colons_is_not_cut_off(any_root: str) -> None:
+    """Fsspec takes them for the end of the first of several URLs."""
+    one, two = Storage(f"{any_root}/a::1"), Storage(f"{any_root}/a::2")
+    one.write("x", [b"1"])
+    two.write("x", [b"2"])
+    assert (one.read("x"), two.read("x")) == (b"1", b"2")
+    assert one.list() == {"x": 1}
+    assert one.identity != two.identity
+
+
+def test_a_host_that_is_an_address_with_colons() -> None:
+    assert Storage("http://[::1]:9000/store").identity == "http://[::1]:9000/store"
+
+
+def test_one_filesystem_in_another(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        archive.writestr("store/x", b"1")
+    assert Storage(f"zip://store::file://{tmp_path}/a.zip").read("x") == b"1"
 
 
 def test_passwords_are_not_printed() -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
+from fsspec import get_filesystem_class
 from fsspec.config import conf as fsspec_conf
 from fsspec.core import url_to_fs
 
@@ -34,13 +35,26 @@ def open_filesystem(url: str, given: Any = None) -> tuple[Any, str]:
     if given is not None:
         return given, str(given._strip_protocol(url)).rstrip("/")
     try:
-        fs, location = url_to_fs(url, **filesystem_options(url))
+        fs, location = filesystem_of(url, filesystem_options(url))
     except Exception as error:  # clients without credentials raise errors of many classes
         text = retries.describe(error) if not isinstance(error, ImportError | ValueError) else redact(str(error))
         raise StoreError(f"{redact(url)}: {text}") from printable_cause(error)
     if "s3" in fs.protocol:  # a name, or several
         fs.retries = 1
-    return fs, str(location).rstrip("/")
+    return fs, location.rstrip("/")
+
+
+def filesystem_of(url: str, options: dict[str, Any]) -> tuple[Any, str]:
+    """The filesystem of a URL, made with these options, and the location in it.
+
+    fsspec takes any "::" for the end of the first of several URLs, and drops the rest of one whose path, or whose host
+    (IPv6), contains it.
+    """
+    if "://" in url.partition("::")[2]:
+        fs, location = url_to_fs(url, **options)
+        return fs, str(location)
+    kind = get_filesystem_class(url.partition("://")[0])
+    return kind(**kind._get_kwargs_from_urls(url) | options), str(kind._strip_protocol(url))
 
 
 def filesystem_options(url: str, client_attempts: int = 1) -> dict[str, Any]:

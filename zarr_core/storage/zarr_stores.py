@@ -20,7 +20,7 @@ from zarr_core.format.packed import SUFFIX
 from zarr_core.storage.archives import is_archive
 from zarr_core.storage.backends.obstore import ObstoreBackend
 from zarr_core.storage.clients import open_backend
-from zarr_core.storage.filesystems import filesystem_options
+from zarr_core.storage.filesystems import filesystem_of, filesystem_options
 from zarr_core.storage.places import absolute, is_local
 from zarr_core.storage.reading import RemoteFile
 from zarr_core.storage.storage import Storage
@@ -65,9 +65,11 @@ def make_store(root: str | os.PathLike[str], *, read_only: bool = True, client: 
         return ObjectStore(backend.at_root(), read_only=read_only)
     if isinstance(client, AbstractFileSystem):
         return FsspecStore.from_mapper(client.get_mapper(backend.location), read_only=read_only)
-    store = FsspecStore.from_url(url, storage_options=filesystem_options(url, _ATTEMPTS), read_only=read_only)
-    store.fs.retries = _ATTEMPTS  # read by s3fs only
-    return store
+    fs, location = filesystem_of(url, {"asynchronous": True, **filesystem_options(url, _ATTEMPTS)})
+    if not fs.async_impl:
+        fs = AsyncFileSystemWrapper(fs, asynchronous=True)
+    fs.retries = _ATTEMPTS  # read by s3fs only
+    return FsspecStore(fs, read_only=read_only, path=location)
 
 
 def group_place(root: str, relpath: str) -> tuple[str, str]:
