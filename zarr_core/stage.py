@@ -12,6 +12,7 @@ from zarr_core._util.units import format_size
 from zarr_core.matrix.stage import MatrixStageReport, stage_matrix
 from zarr_core.matrix.store.head import HEAD as MATRIX
 from zarr_core.points.stage.store import StageReport, stage_store
+from zarr_core.sources.left_out import counted
 from zarr_core.storage import Storage
 from zarr_core.stores.kinds import find_head
 
@@ -68,6 +69,7 @@ def _of_points(report: StageReport) -> dict[str, Any]:
         "samples": len(report.manifest.samples),
         "staged": [sample.sample_id for sample in report.samples if not sample.problem],
         "failed": {sample.sample_id: sample.problem for sample in report.failed},
+        "left": report.left,
     }
 
 
@@ -105,6 +107,9 @@ def _result(store: str, parts: str, report: StageReport | MatrixStageReport, hel
         *problems,
         f"store: {document['store']}, generation {held['generation']}, {held['samples']} samples of {origin}",
     ]
+    if held.get("left"):
+        reason = "that the source has changed or dropped, or never had, and the copy names no more"
+        lines += counted(f"  samples {reason}; their bytes stay until gc", held["left"])
     if "points" in held["origin"]:
         lines.append(f"points: {held['origin']['points']} of each sample; the statistics are those of all points")
     return cli.Result("\n".join(lines), document, problems, report.ok)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import shutil
 import time
@@ -183,6 +184,24 @@ def test_copied_samples_are_committed_on_the_way(source: Path, tmp_path: Path, m
     with pytest.raises(KeyboardInterrupt):
         stage_store(source, tmp_path / "copy")
     assert_reads_equal(tmp_path / "copy", source, ["run_1", "run_2"])
+
+
+def test_what_was_converted_into_a_copy_is_named_when_it_leaves(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files, store, copy = write_source(tmp_path / "files"), tmp_path / "store", tmp_path / "copy"
+    convert(KIND, store, root=files, sample_ids=["run_1", "run_2"])
+    assert stage_store(store, copy).left == []
+    (note,) = [note for note in convert(KIND, copy, root=files).notes if "copy" in note]
+    removes = "staging it again removes what it has not: convert into that store"
+    assert note == f"this store is a copy of file://{store}, and {removes} (run_3)"
+    assert not [note for note in convert(KIND, copy, root=files).notes if "copy" in note], "it said so once"
+    assert main([str(copy), "--source", str(store), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["left"] == ["run_3"]
+    convert(KIND, copy, root=files)
+    assert main([str(copy), "--source", str(store)]) == 0
+    assert "never had, and the copy names no more; their bytes stay until gc (1): run_3" in capsys.readouterr().out
+    assert stage_store(store, copy).left == []
 
 
 def test_a_stage_goes_on_if_other_writers_keep_committing_first(

@@ -82,6 +82,14 @@ class ConversionJob:
         wanted = (sample.fingerprint, self.writer.settings.digest)
         return entry is not None and (entry.fingerprint, entry.settings) == wanted
 
+    def committed_fingerprint(self, current: StoreManifest | None, sample_id: str) -> str:
+        """Source of a committed sample, or of a refusal that came after the job was opened; "" without any."""
+        entry = current.samples.get(sample_id) if current else None
+        refusal = current.quarantine.get(sample_id) if current else None
+        if refusal is not None and refusal != self.refused.get(sample_id):
+            return refusal.fingerprint
+        return "" if entry is None else entry.fingerprint
+
 
 def check_dataset(storage: Storage, manifest: StoreManifest | None, kind: str, name: str | None) -> None:
     """Raise StoreError if a store is of another kind than the dataset to be converted, or has another name."""

@@ -341,10 +341,17 @@ def _report(
             f"the source lists no splits, so those of the store stay ({', '.join(manifest.splits)}); with "
             "`splits: {rule: folders, folders: {}}` in its description, they are removed"
         )
+    added = list(without(stored, known))
+    replaced = [i for i, entry in known.items() if i in stored and entry.differs(stored[i])]
+    if manifest.origin and (added or replaced):
+        notes.append(
+            f"this store is a copy of {manifest.origin.get('store')}, and staging it again removes what it has not: "
+            f"convert into that store ({some([*added, *replaced])})"
+        )
     return PublishReport(
         manifest,
-        added=list(without(stored, known)),
-        replaced=[i for i, entry in known.items() if i in stored and entry.differs(stored[i])],
+        added=added,
+        replaced=replaced,
         retired=list(without(known, stored)),
         quarantined=manifest.quarantine,
         committed=manifest.generation != (attempt.before.generation if attempt.before else 0),
@@ -415,7 +422,7 @@ def _without_stale(pending: Pending, current: StoreManifest | None, job: Convers
     stale = []
     results: dict[str, SampleEntry | Quarantine] = {**pending.written, **pending.refused}
     for sample_id, result in results.items():
-        other = _committed_fingerprint(current, sample_id, job)
+        other = job.committed_fingerprint(current, sample_id)
         if not other or other == result.fingerprint:
             continue
         sample = job.selection.samples.get(sample_id)
@@ -431,15 +438,6 @@ def _without_stale(pending: Pending, current: StoreManifest | None, job: Convers
         elif sample_id in pending.written:
             logger.info("%s: source %s replaces %s", sample_id, result.fingerprint, other)
     return pending.without(stale)
-
-
-def _committed_fingerprint(current: StoreManifest | None, sample_id: str, job: ConversionJob) -> str:
-    """Source of the committed sample, or of a refusal that came after the job was opened; "" without any."""
-    entry = current.samples.get(sample_id) if current else None
-    refusal = current.quarantine.get(sample_id) if current else None
-    if refusal is not None and refusal != job.refused.get(sample_id):
-        return refusal.fingerprint
-    return "" if entry is None else entry.fingerprint
 
 
 def _has_changed(source: SampleSource, sample: SourceSample) -> bool:

@@ -36,11 +36,14 @@ class StageReport:
         manifest: of the copy, after the last commit.
         samples: result per requested sample.
         seconds: duration.
+        left: samples that the copy had and its manifest does not name any more, because the source has changed or
+            dropped them, or never had them.
     """
 
     manifest: StoreManifest
     samples: list[StagedSample] = field(default_factory=list)
     seconds: float = 0.0
+    left: list[str] = field(default_factory=list)
 
     @property
     def copied(self) -> int:

@@ -68,7 +68,8 @@ def stage_store(
     converted again with it, and so will those that come. Generations that are kept stay as they are.
 
     The copy holds samples of one generation of the source. Samples of earlier calls stay in its manifest as long as
-    they are unchanged in the source. Objects that the manifest does not name any more are not deleted.
+    they are unchanged in the source; the report names the others. Objects that the manifest does not name any more are
+    not deleted.
 
     Args:
         source_root: the store to copy, a local path or fsspec URL.
@@ -144,6 +145,7 @@ def stage_store(
                 f"{first.sample_id}: {first.problem}"
             )
         report.manifest = committed
+        report.left = [i for i in (current.samples if current else ()) if i not in committed.samples]
     report.seconds = time.monotonic() - started
     return report
 
