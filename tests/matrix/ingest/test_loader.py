@@ -215,6 +215,22 @@ def test_a_batch_that_was_corrected_is_never_up_to_date_in_silence(
         assert np.array_equal(loader.load(["s2"]), before, equal_nan=True)
 
 
+def test_samples_that_the_warehouse_no_longer_has_are_named(
+    loader: MatrixLoader, long: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    loader.ingest(list(BATCHES))
+    (file,) = (long / "batch_id=001").iterdir()
+    rows = pd.read_parquet(file)
+    rows[rows.sample_id != "s'4"].to_parquet(file, index=False)
+    assert loader.ingest(list(BATCHES)).batches == ()
+    assert "batch 001 of the warehouse no longer has 1 sample that the matrix holds" in caplog.text
+    (command,) = re.findall(r"`(zarr-core matrix retire .*)`", caplog.text)
+    assert main(shlex.split(command)[2:]) == 0
+    caplog.clear()
+    assert loader.ingest(list(BATCHES)).batches == ()
+    assert caplog.text == ""
+
+
 def test_a_corrected_batch_that_has_grown_is_named_and_grows(loader: MatrixLoader, long: Path) -> None:
     loader.ingest(["b-1"])
     (file,) = (long / "batch_id=b-1").iterdir()

@@ -5,6 +5,7 @@ The audit shares only the query with the loader, so that it finds the loader's e
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
@@ -12,10 +13,16 @@ from itertools import chain
 import numpy as np
 
 from zarr_core._util.commands import shell
+from zarr_core._util.units import format_count
 from zarr_core.errors import BatchError
 from zarr_core.matrix.store.batch_names import among, home_of, outside
 from zarr_core.matrix.wide import WideMatrix
 from zarr_core.warehouses.protocol import Unloaded, Warehouse
+
+logger = logging.getLogger(__name__)
+
+# Samples that a printed command names at most.
+_MOST_NAMED = 25
 
 
 @dataclass
@@ -146,10 +153,19 @@ def audit_batches(warehouse: Warehouse, matrix: WideMatrix, batch_ids: Sequence[
 def check_unchanged(warehouse: Warehouse, matrix: WideMatrix, batch_ids: Sequence[str]) -> list[BatchAudit]:
     """Audit batches that the matrix holds. Arguments as for :func:`audit_batches`.
 
+    Samples that the warehouse no longer has in these batches are a warning: whether the matrix may keep them is for a
+    person to decide.
+
     Raises:
         WarehouseError: the warehouse has other samples or values now; names them and the way out.
     """
     audits = audit_batches(warehouse, matrix, batch_ids)
+    for audit in audits:
+        if audit.withdrawn:
+            count, named = format_count(len(audit.withdrawn), "samples"), audit.withdrawn[:_MOST_NAMED]
+            way_out = shell("matrix", "retire", matrix.url, "--samples", *named)
+            text = "%s: batch %s of the warehouse no longer has %s that the matrix holds; to remove them: `%s`"
+            logger.warning(text, matrix.url, audit.batch_id, count, way_out)
     changed = [audit for audit in audits if audit.doubles or audit.losses]
     if changed:
         wrong = "; ".join(chain(*(audit.doubles + audit.losses for audit in changed)))
