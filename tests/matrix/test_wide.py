@@ -177,6 +177,8 @@ def test_unknown_samples_features_and_values_are_named(tmp_path: Path) -> None:
         (["a"], {"values": {"beta": "int32"}}, "'int32' is not one of"),
         (["a"], {"values": ["beta"]}, "values must be a mapping such as {'beta': 'float32'}, not \\['beta'\\]"),
         (["a"], {"values": {1: "float32"}}, "value table 1: use lower-case letters"),
+        (["a"], {"values": {"batch": "float32"}}, "value table 'batch': views and exports have another column of this"),
+        (["a"], {"values": {"feature": "float32"}}, "value table 'feature': views and exports have another column"),
         (["a"], {"values": {"../x": "float32"}}, "lower-case letters"),
         (["a"], {"values": {}}, "at least one value table"),
         (["a", "\ud800"], {}, "not valid Unicode"),

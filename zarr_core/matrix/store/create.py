@@ -17,7 +17,7 @@ from zarr_core.format.codecs import Codec
 from zarr_core.matrix.store.axis import FeatureAxis
 from zarr_core.matrix.store.head import HEAD
 from zarr_core.matrix.store.metadata import announce
-from zarr_core.matrix.store.state import AXIS, ITEM_NAMES, Axis, MatrixState, check_values
+from zarr_core.matrix.store.state import AXIS, COLUMN_NAMES, ITEM_NAMES, Axis, MatrixState, check_values
 from zarr_core.storage import Storage
 from zarr_core.versioning.generations import commit
 
@@ -54,6 +54,8 @@ def new_state(
         check_values(values)
         if taken := [value for value in values if value in ITEM_NAMES]:
             raise ValueError(f"value table {taken[0]!r}: items of a dataset have another tensor of this name")
+        if taken := [value for value in values if value in COLUMN_NAMES]:
+            raise ValueError(f"value table {taken[0]!r}: views and exports have another column of this name")
         parsed = Codec.parse(codec)
     except (ValueError, ZarrCoreError) as error:
         raise MatrixError(str(error)) from error

@@ -352,6 +352,8 @@ def _check_copy(copy: Copy, max_shards: int) -> None:
 
 #: Tensors of the items of ``MatrixDataset``, whose other names are those of value tables and metadata.
 ITEM_NAMES = ("missing", "sample", "covered")
+#: Columns of the matrix as a table or a dataset of xarray, besides "sample" and value tables.
+COLUMN_NAMES = ("batch", "feature")
 
 
 def check_values(values: Mapping[str, str]) -> None:
