@@ -86,6 +86,20 @@ def test_pieces_are_one_mesh(tmp_path: Path) -> None:
     assert not tree.is_unchanged(sample)
 
 
+def test_a_piece_without_cells_has_no_arrays(tmp_path: Path) -> None:
+    from vtkmodules.vtkCommonDataModel import vtkUnstructuredGrid
+
+    blocks = write_pieces(tmp_path / "run_1", ("a/0.vtu", "a/1.vtu", "a/2.vtu"))
+    write_vtk(vtkUnstructuredGrid(), tmp_path / "run_1" / "a" / "1.vtu")
+    expected = np.concatenate([cell_array(block, "p") for block in blocks[::2]])
+    np.testing.assert_array_equal(load(tmp_path, kind(".pvtu")), expected)
+    assert len(load(tmp_path, kind(".pvtu"), "volume_position")) == len(expected)
+    blocks[1].GetCellData().RemoveArray("p")
+    write_vtk(blocks[1], tmp_path / "run_1" / "a" / "1.vtu")
+    with pytest.raises(SampleError, match="a/1.vtu: has no array 'p' at its cells"):
+        load(tmp_path, kind(".pvtu"))
+
+
 def test_copies_of_cells_of_another_piece_are_left_out(tmp_path: Path) -> None:
     blocks = write_pieces(tmp_path / "run_1")
     mark_copies(blocks[1], [0, 5])

@@ -16,7 +16,7 @@ import numpy as np
 
 from zarr_core.sources.arrays import PIECES, ArrayChoice, suffix_of
 from zarr_core.sources.formats import vtk_xml
-from zarr_core.sources.formats.contents import Contents
+from zarr_core.sources.formats.contents import Contents, MissingArrayError
 from zarr_core.sources.formats.files import SourceFile
 from zarr_core.sources.formats.vtk import VtkMesh, check_patches, read_blocks
 from zarr_core.sources.formats.vtk_geometry import numpy_of, output_of
@@ -46,7 +46,13 @@ def open_file(file: SourceFile, choices: Collection[ArrayChoice]) -> VtkMesh:
         if choices and not own:
             continue
         with _errors_of(piece), piece.local_path() as path:
-            for _, block in read_blocks(path, piece.suffix, own, also=[_GHOSTS]):
+            try:
+                read = read_blocks(path, piece.suffix, own, also=[_GHOSTS])
+            except MissingArrayError:
+                if vtk_xml.peek(piece).points:
+                    raise
+                continue  # a process without cells writes no arrays
+            for _, block in read:
                 blocks.append((name, _without_ghosts(block)))
     return VtkMesh(blocks, choices)
 
