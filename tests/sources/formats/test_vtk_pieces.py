@@ -46,14 +46,14 @@ def write_pieces(run: Path, sources: tuple[str, ...] = ("a/0.vtu", "a/1.vtu")) -
     return blocks
 
 
-def mark_copies(block: Any, cells: list[int]) -> None:
+def mark_copies(block: Any, cells: list[int], name: str = "vtkGhostType") -> None:
     """Mark cells as copies of another piece's."""
     from vtkmodules.util.numpy_support import numpy_to_vtk
 
     ghosts = np.zeros(block.GetNumberOfCells(), np.uint8)
     ghosts[cells] = 1
     array = numpy_to_vtk(ghosts, deep=True)
-    array.SetName("vtkGhostType")
+    array.SetName(name)
     block.GetCellData().AddArray(array)
 
 
@@ -100,9 +100,10 @@ def test_a_piece_without_cells_has_no_arrays(tmp_path: Path) -> None:
         load(tmp_path, kind(".pvtu"))
 
 
-def test_copies_of_cells_of_another_piece_are_left_out(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["vtkGhostType", "vtkGhostLevels"])
+def test_copies_of_cells_of_another_piece_are_left_out(tmp_path: Path, name: str) -> None:
     blocks = write_pieces(tmp_path / "run_1")
-    mark_copies(blocks[1], [0, 5])
+    mark_copies(blocks[1], [0, 5], name)
     write_vtk(blocks[1], tmp_path / "run_1" / "a" / "1.vtu")
     expected = [cell_array(blocks[0], "p"), np.delete(cell_array(blocks[1], "p"), [0, 5])]
     np.testing.assert_array_equal(load(tmp_path, kind(".pvtu")), np.concatenate(expected))

@@ -26,6 +26,8 @@ _ROOT_TYPES = ("PUnstructuredGrid", "PPolyData", "vtkMultiBlockDataSet")
 _SOURCES = {"Piece": "Source", "DataSet": "file"}
 # Cell array that marks copies of cells of another piece.
 _GHOSTS = "vtkGhostType"
+# And its name in files of older programs: VTK gives it the other one, if it is read.
+_GHOST_LEVELS = "vtkGhostLevels"
 # Its bits for cells that do not count: copies of another piece's, refined ones and hidden ones.
 _LEFT_OUT = 1 | 8 | 32
 _ABSOLUTE = re.compile(r"[/\\]|\w+:")
@@ -47,7 +49,7 @@ def open_file(file: SourceFile, choices: Collection[ArrayChoice]) -> VtkMesh:
             continue
         with _errors_of(piece), piece.local_path() as path:
             try:
-                read = read_blocks(path, piece.suffix, own, also=[_GHOSTS])
+                read = read_blocks(path, piece.suffix, own, also=[_GHOSTS, _GHOST_LEVELS])
             except MissingArrayError:
                 if vtk_xml.peek(piece).points:
                     raise
