@@ -186,7 +186,8 @@ class Normalizers(Mapping[str, Normalizer]):
     """Normalizers by field: those of a training run, without its store.
 
     ``Normalizers(dataset.normalizers)`` has the numbers of a dataset; ``Normalizers(saved)`` those of a checkpoint.
-    ``to_device(loader, "cuda", transform=normalizers.normalize)`` normalizes on the device.
+    ``to_device(loader, "cuda", transform=normalizers.normalize)`` normalizes on the device. The dataset must have
+    ``dtype="stored"``, or no normalizers: else its batches are normalized already.
 
     Args:
         state: the :attr:`~zarr_core.datasets.ZarrPointDataset.normalizers` of a dataset, or a :meth:`state_dict`.
