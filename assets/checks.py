@@ -233,10 +233,10 @@ def implausible(manifest: StoreManifest, numbers: dict[str, Any]) -> list[str]:
         name, mean, std, low, high = row.values()
         if not all(map(math.isfinite, (mean, std, low, high))):
             problems.append(f"{name}: not finite")
+        elif low == high or std <= 0:  # sums of equal numbers are rounded: their deviation may not be 0
+            problems.append(f"{name}: constant {mean:g}")
         elif not low <= mean <= high:
             problems.append(f"{name}: mean {mean:g} outside {low:g} to {high:g}")
-        elif std <= 0:
-            problems.append(f"{name}: constant {mean:g}")
         elif max(-low, high) >= _FLOAT16_MAX and manifest.fields[name.partition("[")[0]].dtype == "float16":
             problems.append(f"{name}: reaches the end of float16")
     return problems

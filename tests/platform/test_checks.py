@@ -5,15 +5,20 @@ from __future__ import annotations
 from pathlib import Path
 
 import dagster as dg
+import numpy as np
 import pytest
 import torch
-from zarr_core.platform.assets.checks import comparable, dataset_checks
+from zarr_core.platform.assets.checks import comparable, dataset_checks, implausible
 from zarr_core.platform.assets.dataset import DatasetDeclaration
 from zarr_core.platform.resources.stores import StoreAccess
 
 from tests.platform.trial import Trial, corrupt, write_run
+from zarr_core import write_sample
 from zarr_core.points.convert.conversion import convert
+from zarr_core.points.statistics import calculate_store_statistics
+from zarr_core.points.store.head import load_manifest
 from zarr_core.points.store.manifest import SampleEntry, StoreManifest
+from zarr_core.storage import Storage
 
 
 @pytest.fixture
@@ -112,3 +117,16 @@ def test_a_converted_sample_that_does_not_fit_the_others_fails_a_check(trial: Tr
     key = dg.AssetRecordsFilter(trial.dataset.key("zarr_samples"), asset_partitions=["run_2"])
     observation = trial.instance.fetch_observations(key, limit=1).records[0].asset_observation
     assert f"converted, but not published: {reason}" in observation.metadata["reason"].value
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_constant_field_is_not_plausible(tmp_path: Path, dtype: str) -> None:
+    for number in range(2):
+        fields = {
+            "surface_position": np.arange(150.0).reshape(50, 3),
+            "surface_temperature": np.full(50, 293.15 + 1 / 3),
+        }
+        settings = {} if number else {"values_dtype": dtype, "dataset_name": "cars"}
+        write_sample(tmp_path, f"run_{number}", fields, split="train", **settings)
+    numbers = calculate_store_statistics(tmp_path, split="train")
+    assert implausible(load_manifest(Storage(tmp_path)), numbers) == ["surface_temperature: constant 293.483"]
