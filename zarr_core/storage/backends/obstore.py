@@ -43,7 +43,8 @@ def supports(url: str) -> bool:
 
 
 @cache  # a store keeps its connections, and each sample of a conversion opens its own
-def _open(url: str, attempts: int, found: Access, policy: retries.RetryPolicy) -> Any:
+def _open(url: str, attempts: int, found: Access, policy: retries.RetryPolicy, prefix: str) -> Any:
+    """A store for the bucket of a URL, or for a prefix in it: in a URL, obstore decodes it, and cuts it off at "#"."""
     import obstore.store
 
     # Our own timeout depends on the number of bytes; this one ends requests that ours has abandoned.
@@ -56,12 +57,24 @@ def _open(url: str, attempts: int, found: Access, policy: retries.RetryPolicy) -
     if "@" in url:  # the URL names the account
         config.pop("account_name", None)
     provider: Any = found.provider
-    return obstore.store.from_url(
+    store = obstore.store.from_url(
         url,
         config=config,
         client_options=options,
         retry_config={"max_retries": attempts - 1, "retry_timeout": timedelta(seconds=policy.deadline_s)},
         credential_provider=provider,
+    )
+    return _below(store, prefix) if prefix else store
+
+
+def _below(store: Any, prefix: str) -> Any:
+    """A store like another one, for a prefix in its bucket."""
+    return type(store)(
+        prefix=prefix,
+        config=store.config,
+        client_options=store.client_options,
+        retry_config=store.retry_config,
+        credential_provider=store.credential_provider,
     )
 
 
@@ -97,7 +110,7 @@ class ObstoreBackend(ConditionalPut):
             raise StoreError(f"{redact(url)}: pass an obstore store of the bucket {self._bucket!r}, without a prefix")
         _used_by = os.getpid()
         self._given = given
-        self._store = given if given is not None else self._open(self._bucket)
+        self._store = given if given is not None else self._open()
         self._listings: dict[tuple[str, str | None], Any] = {}
 
     @property
@@ -106,20 +119,13 @@ class ObstoreBackend(ConditionalPut):
         endpoint = "" if self._given is None else self._given.config.get("endpoint", "")
         return with_endpoint(f"{self._scheme}://{self.location}", endpoint or access(self.SERVICE).endpoint)
 
-    def _open(self, location: str, attempts: int = 1) -> Any:
-        return _open(f"{self._scheme}://{location}", attempts, access(self.SERVICE), retries.POLICY)
+    def _open(self, attempts: int = 1, prefix: str = "") -> Any:
+        return _open(f"{self._scheme}://{self._bucket}", attempts, access(self.SERVICE), retries.POLICY, prefix)
 
     def at_root(self) -> Any:
         """A store of obstore for the root, which repeats requests by itself."""
-        if self._given is None:
-            return self._open(self.location, retries.POLICY.attempts)
-        return type(self._given)(
-            prefix=self._key(self.location),
-            config=self._given.config,
-            client_options=self._given.client_options,
-            retry_config=self._given.retry_config,
-            credential_provider=self._given.credential_provider,
-        )
+        prefix = self._key(self.location)
+        return self._open(retries.POLICY.attempts, prefix) if self._given is None else _below(self._given, prefix)
 
     async def get(self, path: str, start: int | None = None, stop: int | None = None) -> tuple[Any, str]:
         import obstore
