@@ -50,9 +50,9 @@ def dataset_checks(dataset: DatasetDeclaration) -> list[dg.AssetChecksDefinition
         _statistics_plausible,
     )
 
-    def held(stores: StoreAccess, _: KnownItems) -> set[str]:
+    def held(stores: StoreAccess, known: KnownItems) -> set[str]:
         listing = stores.listing(dataset.kind, dataset.source, dataset.splits)
-        return held_samples(stores.manifest_if_any(dataset.store), listing)
+        return held_samples(known, stores.manifest_if_any(dataset.store), listing)
 
     of_the_source = source_converted_check(dataset, f"{dataset.name}_arrivals", "stores", held)
     return [of_the_source, *(check(dataset) for check in checks)]

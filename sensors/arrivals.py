@@ -238,7 +238,7 @@ def _state_events(
 ) -> Collection[Event]:
     """Checks of the manifest with another result than Dagster knows, although nothing was published; the overview."""
     instance = context.instance
-    found = conversions(known, held_samples(manifest, listing))
+    found = conversions(known, held_samples(known, manifest, listing))
     checks = []
     if manifest is not None:
         checks.append(check_settings(known, dataset, manifest, listing))

@@ -16,6 +16,7 @@ from zarr_core.platform.sensors.dagster_internals.partitions import (
     partitions_seen_by,
     unconverted_partitions,
 )
+from zarr_core.platform.sensors.migration import group_name
 from zarr_core.platform.sensors.observations import KnownItems, WatchedSource
 from zarr_core.platform.sensors.pending import natural_order
 
@@ -40,7 +41,7 @@ class Conversions:
         stale: changed, and the conversion of their new version failed. The store keeps the version before.
         refused: arrived, and their conversion failed.
         failed_at: storage ids of the failed attempts of the stale and the refused ones.
-        lost: converted, but the store does not hold them, although what was converted was published since.
+        lost: converted, but the store does not hold them as converted, although it was published since.
     """
 
     total: int
@@ -95,9 +96,22 @@ def conversions(known: KnownItems, held: Collection[str] | None) -> Conversions:
     )
 
 
-def held_samples(manifest: StoreManifest | None, listing: Listing) -> set[str]:
-    """Samples that a store holds or has refused, and those that cannot be converted now because they are incomplete."""
-    return {*listing.incomplete, *manifest.samples, *manifest.quarantine} if manifest else set(listing.incomplete)
+def held_samples(known: KnownItems, manifest: StoreManifest | None, listing: Listing) -> set[str]:
+    """Samples that a store holds as they were converted or are at the source, has refused, or cannot hold yet.
+
+    Those that cannot are incomplete at the source, or have just changed there. Fingerprints of content tell no version.
+    """
+    held = set(listing.incomplete)
+    if manifest is None:
+        return held
+    held |= manifest.quarantine.keys()
+    for sample_id, entry in manifest.samples.items():
+        version, item = known.observed.get(sample_id), listing.items.get(sample_id)
+        is_as_converted = group_name(entry.relpath) == group_name(known.converted.get(sample_id, ""))
+        has_changed = item is None or item.fingerprint != version
+        if is_as_converted or has_changed or entry.fingerprint == version or manifest.fingerprints == "content":
+            held.add(sample_id)
+    return held
 
 
 def held_batches(matrix: WideMatrix | None, batch_ids: Sequence[str]) -> set[str] | None:
@@ -135,8 +149,8 @@ def check_converted(source: WatchedSource, found: Conversions) -> dg.AssetCheckE
     if found.lost:
         ordered = sorted(found.lost, key=natural_order)
         sentences.append(
-            f"The store does not hold {format_count(len(ordered), noun)} that had been converted, because it was "
-            f"removed or replaced, or garbage was collected before they were published: {some(ordered)}"
+            f"The store does not hold {format_count(len(ordered), noun)} as converted, because it was removed, "
+            f"replaced or restored, or garbage was collected before they were published: {some(ordered)}"
         )
     if sentences:
         sentences.append(f"To convert them, materialize their partitions of {source.converted.to_user_string()}")

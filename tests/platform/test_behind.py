@@ -138,7 +138,7 @@ def test_a_store_that_was_removed_is_noticed(published: Trial) -> None:
     Path(published.dataset.store).rename(published.source.parent / "away")
     check = reported_by(watcher)
     assert check is not None
-    assert "The store does not hold 3 samples that had been converted" in str(check.description)
+    assert "The store does not hold 3 samples as converted" in str(check.description)
     assert "run_1, run_2, run_3. To convert them, materialize their partitions of trial/zarr_samples" in str(
         check.description
     )
@@ -160,6 +160,26 @@ def test_a_store_that_was_removed_is_noticed(published: Trial) -> None:
     assert sorted(load_manifest(published.dataset.store).samples) == ["run_1", "run_2", "run_3", "run_4"]
 
 
+def test_a_store_that_was_restored_from_an_older_copy_is_noticed(published: Trial) -> None:
+    watcher = Watcher(published)
+    watcher.settle()
+    copy = published.source.parent / "copy"
+    shutil.copytree(published.dataset.store, copy)
+    write_run(published.source, 2, shift=1.0)
+    watcher.settle()
+    assert published.run("convert", "run_2", "run_2").success
+    assert checked_by(published.publish()).passed
+    shutil.rmtree(published.dataset.store)
+    copy.rename(published.dataset.store)
+    assert "does not hold 1 sample as converted" in str(checked_by(published.publish()).description)
+    write_run(published.source, 2, shift=2.0)
+    assert checked_by(published.publish()).passed, "it has just changed, and is about to be converted"
+    write_run(published.source, 2, shift=1.0)
+    watcher.settle()
+    assert published.run("convert", "run_2", "run_2").success
+    assert checked_by(published.publish()).passed
+
+
 def test_a_sample_whose_group_was_deleted_before_its_publication_is_named(published: Trial) -> None:
     for number in (4, 5):
         write_run(published.source, number)
@@ -168,7 +188,7 @@ def test_a_sample_whose_group_was_deleted_before_its_publication_is_named(publis
     shutil.rmtree(Path(published.dataset.store) / "samples" / "run_4")  # as garbage collection does after a time
     result = published.publish()
     assert result.success
-    assert "The store does not hold 1 sample that had been converted" in str(checked_by(result).description)
+    assert "The store does not hold 1 sample as converted" in str(checked_by(result).description)
     (published.source / "run_4" / "surface_pressure.pt").unlink()
     assert checked_by(published.publish()).passed, "an incomplete sample cannot be converted"
 
