@@ -23,6 +23,7 @@ from zarr_core.errors import ZarrCoreError
 from zarr_core.matrix import WideMatrix
 from zarr_core.matrix.ingest.audit import audit_batches, withdrawn_batches, withdrawn_samples
 from zarr_core.matrix.store.axis import FeatureAxis
+from zarr_core.matrix.store.batch_names import home_of
 
 
 def matrix_checks(declared: MatrixDeclaration) -> list[dg.AssetChecksDefinition]:
@@ -138,8 +139,8 @@ def choose(matrix: WideMatrix, warehouse_batches: list[str], most: int) -> list[
     Samples that joined a batch after it was loaded are in a batch of the matrix named "<batch>@<digest>".
     """
     known = set(warehouse_batches)
-    appended = [name if name in known else name.rpartition("@")[0] for name in matrix.batches]
-    latest_first = [name for name in dict.fromkeys(reversed(appended)) if name in known]
+    appended = [home_of(name, known) for name in matrix.batches]
+    latest_first = [name for name in dict.fromkeys(reversed(appended)) if name is not None]
 
     def turn(name: str) -> str:
         return hashlib.sha256(f"{matrix.generation} {name}".encode()).hexdigest()
