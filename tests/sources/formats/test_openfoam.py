@@ -183,6 +183,23 @@ def test_names_of_fields_with_dots_and_parentheses(tmp_path: Path, array: str) -
     assert tree.load(tree.discover()["run_1"], "volume_share").tolist() == [1, 0]
 
 
+@pytest.mark.parametrize("copy", ["p.orig", "pPrevious", "a", "total(p)"])
+@pytest.mark.parametrize("decomposed", [False, True])
+def test_a_field_has_the_name_of_its_file(tmp_path: Path, copy: str, decomposed: bool) -> None:
+    """VTK takes the name in the head of a file, which is that of another field in a copy."""
+    case = tmp_path / "run_1" / ("processor0" if decomposed else "")
+    write_case(case, {"2": 7.0})
+    text = (case / "2" / "p").read_text()
+    (case / "2" / copy).write_text(text.replace("(\n7.0\n8.0\n)", "(\n1.0\n2.0\n)"))
+    fields = {"pressure": "p", "copy": copy}
+    kind = {"name": "cases", "samples": "run_*", "meshes": {"volume": {"file": "./", "fields": fields}}}
+    tree = SampleTree(SourceDescription.model_validate(kind), tmp_path)
+    sample = tree.discover()["run_1"]
+    assert tree.load(sample, "volume_pressure").tolist() == [7, 8]
+    assert tree.load(sample, "volume_copy").tolist() == [1, 2]
+    assert positions_and_pressure(tmp_path)[1] == [7, 8]
+
+
 @pytest.mark.parametrize(
     "values", ["uniform (1 2 3 4 5 6)", "nonuniform List<symmTensor> 2((1 2 3 4 5 6) (1 2 3 4 5 6))"]
 )

@@ -34,6 +34,8 @@ _DIRECTIVE = re.compile(rb"^[ \t]*#(?:s?include\w*|calc\w*|code\w*|eval\w*)", re
 _GZIP = b"\x1f\x8b"
 # The length of a list, at the beginning of a line or behind its type.
 _LENGTH = re.compile(rb"(?:^\s*|>\s*)(\d+)\s*[({]", re.MULTILINE)
+# The name that the head of a file gives to its content.
+_OBJECT = re.compile(rb"FoamFile\s*\{(?:[^}]*?;)?\s*object\s+\"?([^\s;\"]+)")
 # A field of symmetric tensors, and a value in it that all of its cells or faces have.
 _SYMMETRIC = re.compile(rb"\bclass\s+volSymmTensorField\b")
 _UNIFORM = re.compile(rb"\buniform\s*\(([^()]*)\)")
@@ -60,7 +62,7 @@ def open_file(file: SourceFile, choices: Collection[ArrayChoice]) -> VtkMesh:
         for path in case.rglob("*"):
             if path.is_file():
                 _check(path)
-                _reorder(path)
+                _correct(path)
         _move_meshes(case)
         has_mesh = (case / "constant" / "polyMesh").is_dir()
         folders = [] if has_mesh else case.glob("processor*")
@@ -86,22 +88,30 @@ def open_file(file: SourceFile, choices: Collection[ArrayChoice]) -> VtkMesh:
     return VtkMesh(cells, choices, patches)
 
 
-def _reorder(path: Path) -> None:
-    """Give the uniform values of symmetric tensors the order that VTK gives to those of lists only."""
+def _correct(path: Path) -> None:
+    """Change what VTK would misread: a field whose head has another name than its file, as that of a copy (p.orig) has,
+    and uniform values of symmetric tensors, whose components it does not reorder as those of lists.
+    """
+    edits: list[tuple[int, int, bytes]] = []
     with path.open("rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        found = list(_UNIFORM.finditer(data)) if _SYMMETRIC.search(data[:_SEARCHED]) else []
-        if not found:
+        head, name = data[:_SEARCHED], path.name.encode()
+        found = _OBJECT.search(head) if re.fullmatch(TIME, path.parent.name) else None
+        if found and found[1] != name:
+            edits.append((*found.span(1), name))
+        for value in _UNIFORM.finditer(data) if _SYMMETRIC.search(head) else ():
+            components = value[1].split()
+            if len(components) == len(_OF_VTK):
+                edits.append((*value.span(1), b" ".join(components[i] for i in _OF_VTK)))
+        if not edits:
             return
         path.unlink()  # a link, or a copy
-        with path.open("wb") as reordered:
+        with path.open("wb") as corrected:
             copied = 0
-            for value in found:
-                components = value[1].split()
-                if len(components) == len(_OF_VTK):
-                    reordered.write(data[copied : value.start(1)])
-                    reordered.write(b" ".join(components[i] for i in _OF_VTK))
-                    copied = value.end(1)
-            reordered.write(data[copied:])
+            for start, stop, text in edits:
+                corrected.write(data[copied:start])
+                corrected.write(text)
+                copied = stop
+            corrected.write(data[copied:])
 
 
 def _move_meshes(case: Path) -> None:
