@@ -132,9 +132,8 @@ def stage_store(
                 bar.update()
                 has_samples = has_samples or not result.problem
                 if has_samples and time.monotonic() - committed_at > _COMMIT_SECONDS:
-                    with contextlib.suppress(
-                        CommitConflict
-                    ):  # other writers kept coming first: the next commit has all
+                    # If other writers kept coming first, the next commit has these samples.
+                    with contextlib.suppress(CommitConflict):
                         copy.commit_present(report)
                     committed_at = time.monotonic()
         committed = copy.commit_present(report)
