@@ -43,8 +43,8 @@ class ConversionSettings:
     """How samples are written. Equal settings and equal source files give equal bytes.
 
     Attributes:
-        chunk_points: points per chunk; choose a value close to the number of points that a training step draws, or twice
-            that number for samples that have fewer than 50 chunks.
+        chunk_points: points per chunk; choose a value close to the number of points that a training step draws, or
+            twice that number for samples that have fewer than 50 chunks.
         shard_points: maximum points per shard, rounded to whole chunks, at least one. By default one shard per array.
         values_dtype: stored dtype of all fields except positions, which are float32 unless one is given for them alone:
             float16, float32 or float64.
