@@ -6,6 +6,7 @@ kills itself just before the n-th call of an operation of the storage layer, so 
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import signal
@@ -18,6 +19,7 @@ from unittest.mock import patch
 
 from tests.helpers.fork_server import start
 from tests.helpers.servers.fault_proxy import FaultProxy
+from zarr_core.storage import Storage
 from zarr_core.storage.backends.oci import OciBackend
 from zarr_core.storage.backends.s3 import S3Backend
 
@@ -45,6 +47,27 @@ def full_disk(path: str) -> Iterator[None]:
             yield
     finally:
         os.close(full)
+
+
+@contextmanager
+def lost_response(storage: Storage, name: str, meanwhile: Callable[[], object]) -> Iterator[None]:
+    """The first conditional write of a remote object is carried out, but the client sees a reset connection.
+
+    Before it tries again, ``meanwhile`` is called.
+    """
+    path, put_if = storage.path(name), storage._backend.put_if
+    lost: list[str] = []
+
+    async def lossy(written: str, data: bytes, version: str | None) -> None:
+        await put_if(written, data, version)
+        if written == path and not lost:
+            lost.append(written)
+            await asyncio.to_thread(meanwhile)
+            raise ConnectionResetError("the response is lost")
+
+    with patch.object(storage._backend, "put_if", lossy):
+        yield
+    assert lost == [path]
 
 
 @dataclass(frozen=True)

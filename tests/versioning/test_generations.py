@@ -19,8 +19,10 @@ import pytest
 
 from tests.helpers import fork_server
 from tests.helpers.commits import add
+from tests.helpers.faults import lost_response
 from tests.helpers.waiting import LIMIT_SECONDS
 from zarr_core.errors import CommitConflict
+from zarr_core.format.object_names import MANIFEST
 from zarr_core.points.store.head import HEAD, load_manifest
 from zarr_core.points.store.manifest import StoreManifest
 from zarr_core.storage import Storage
@@ -29,6 +31,7 @@ from zarr_core.storage.backends.obstore import ObstoreBackend
 from zarr_core.storage.backends.s3 import S3Backend
 from zarr_core.versioning.archive import generation_name
 from zarr_core.versioning.generations import commit
+from zarr_core.versioning.tags import make_tag
 
 WRITERS = 8
 
@@ -116,6 +119,52 @@ def test_a_change_that_lost_a_race_is_repeated_on_the_new_state(place: Place) ->
     assert sorted(commit(storage, HEAD, change).samples) == ["a", "b", "c"]
     assert seen == [["a"], ["a", "b"]]
     assert [len(load_manifest(storage, generation).samples) for generation in (1, 2, 3)] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("others", ["no commit", "a tag", "a commit", "two commits"])
+@pytest.mark.parametrize("root", ["memory_root", "s3_root"])
+def test_a_commit_whose_response_is_lost_is_reported_once_whatever_others_do_then(
+    root: str, others: str, request: pytest.FixtureRequest
+) -> None:
+    """The head was written, the client saw an error, and the head is another one when it is read back."""
+    root = request.getfixturevalue(root)
+    storage, other = Storage(root), Storage(root)
+    commit(storage, HEAD, add("a"))
+
+    def others_come() -> None:
+        if others == "a tag":
+            make_tag(other, HEAD, "paper")
+        for number in range({"a commit": 1, "two commits": 2}.get(others, 0)):
+            commit(other, HEAD, add(f"other_{number}"))
+
+    changes: list[int] = []
+
+    def change(current: StoreManifest | None) -> StoreManifest:
+        assert current is not None
+        changes.append(current.generation)
+        return add("b")(current)
+
+    with lost_response(storage, MANIFEST, others_come):
+        committed = commit(storage, HEAD, change)
+    assert (committed.generation, sorted(committed.samples), changes) == (2, ["a", "b"], [1])
+    assert sorted(load_manifest(storage, 2).samples) == ["a", "b"]
+    assert "b" in load_manifest(storage).samples
+
+
+def test_an_equal_number_of_another_writer_is_not_taken_for_the_own_commit(place: Place) -> None:
+    storage, other = place.open(), place.open()
+    commit(storage, HEAD, add("a"))
+    seen: list[int] = []
+
+    def change(current: StoreManifest | None) -> StoreManifest:
+        assert current is not None
+        seen.append(current.generation)
+        if len(seen) == 1:
+            commit(other, HEAD, add("b"))
+            commit(other, HEAD, add("d"))
+        return add("c")(current)
+
+    assert (commit(storage, HEAD, change).generation, seen) == (4, [1, 3])
 
 
 def test_a_change_that_raises_changes_nothing(place: Place) -> None:

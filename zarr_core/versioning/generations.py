@@ -375,9 +375,12 @@ def _swap(
         The state before, the state now, and its document if this call wrote it.
     """
     last: int | None = None
+    tried: tuple[S | None, S, bytes] | None = None
     for attempt in range(_COMMIT_ATTEMPTS):
         current, data, version = _current(storage, head)
         number = current.generation if current is not None else 0
+        if tried is not None and _has_become(storage, head, tried[1], current):
+            return tried
         changed = step(current, data, last is not None and last != number)
         last = number
         if changed is None:
@@ -390,9 +393,23 @@ def _swap(
         except CommitConflict:
             logger.info("%s: another commit came first; repeating on top of it", storage.url)
             time.sleep(random.uniform(0, 0.05 * 2 ** min(attempt, 6)))
+            tried = (current, changed, data) if changed.generation != number else None
             continue
         return current, changed, data
     raise CommitConflict(f"{storage.url}: {_COMMIT_ATTEMPTS} commits in a row lost to other writers; run again")
+
+
+def _has_become(storage: Storage, head: Head[S], tried: S, current: S | None) -> bool:
+    """Whether a state that this process tried to commit is one of the store.
+
+    If the response to its write was lost, and others have changed the head since, it looks as if they came first. But
+    they have archived it.
+    """
+    if current is None or current.generation < tried.generation:
+        return False
+    is_current = current.generation == tried.generation
+    then = current if is_current else _archived_state(storage, head, tried.generation)
+    return then is not None and replace(then, retention=Retention()) == replace(tried, retention=Retention())
 
 
 def _check_readable(storage: Storage, head: Head[S], data: bytes) -> None:

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 
 from tests.helpers.clocks import clocks_ahead
 from tests.helpers.examples import examples
+from tests.helpers.faults import lost_response
 from tests.helpers.matrices import FEATURES, SMALL, append, block, flip
 from zarr_core.errors import CorruptChunkError, MatrixError, StoreError, UnknownFieldError
 from zarr_core.matrix import WideMatrix
@@ -233,6 +234,20 @@ def test_two_retirements_at_once(matrix: WideMatrix, monkeypatch: pytest.MonkeyP
     assert matrix.retired.sample_ids == {"a_s1", "a_s2", "b_s0"}
     assert len(matrix.sample_ids) == 9
     assert verify_matrix(matrix.url).problems == []
+
+
+def test_a_retirement_whose_response_is_lost_tells_what_it_retired(memory_root: str) -> None:
+    """Another writer commits before the head is read back."""
+    matrix = WideMatrix.create(memory_root, FEATURES, {"beta": "float32"}, **SMALL)
+    append(matrix, "a", 3)
+    with lost_response(matrix._storage, HEAD.name, lambda: append(WideMatrix.open(memory_root), "b", 2, seed=1)):
+        done = matrix.retire(["a_s1"])
+    assert done.samples == {"a": ("a_s1",)}
+    with lost_response(matrix._storage, HEAD.name, lambda: append(WideMatrix.open(memory_root), "c", 2, seed=2)):
+        matrix.reinstate(["a_s1"])
+    held = matrix.refresh()
+    assert (held.retired.sample_ids, list(held.batches)) == (set(), ["a", "b", "c"])
+    assert verify_matrix(memory_root).problems == []
 
 
 def test_an_earlier_library_refuses_a_matrix_with_retired_samples(matrix: WideMatrix) -> None:

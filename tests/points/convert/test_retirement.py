@@ -11,18 +11,23 @@ from typing import Any
 import pytest
 import torch
 
+from tests.helpers.commits import add
+from tests.helpers.faults import lost_response
 from tests.helpers.small_source import write_source
 from tests.helpers.stores import nan, objects, write_broken
 from zarr_core.convert import main
 from zarr_core.errors import RetirementError, SourceError, StoreError
+from zarr_core.format.object_names import MANIFEST
 from zarr_core.info import format_sample
 from zarr_core.points.convert.conversion import convert, iter_convert
 from zarr_core.points.convert.job import ConversionJob
 from zarr_core.points.convert.publish import Pending, commit_results, publish, publish_finished
 from zarr_core.points.convert.request import ConversionRequest
-from zarr_core.points.store.head import load_manifest
+from zarr_core.points.store.head import HEAD, load_manifest
 from zarr_core.sources.parts import Part
+from zarr_core.storage import Storage
 from zarr_core.stores.summary import sample_info
+from zarr_core.versioning.generations import commit
 
 SETTINGS = {"chunk_points": 32}
 
@@ -87,6 +92,18 @@ def test_vanished_samples_are_retired_on_request_and_their_bytes_stay(tmp_path: 
     source.mkdir()
     with pytest.raises(SourceError, match="no sample"):  # an unmounted disk must not empty a store
         publish("ahmedml", store, source_url=str(source), retire_vanished=True, **SETTINGS)
+
+
+def test_a_retirement_whose_response_is_lost_is_reported(source: Path, memory_root: str) -> None:
+    """Another writer commits before the head is read back."""
+    convert("ahmedml", memory_root, root=source, **SETTINGS)
+    shutil.rmtree(source / "run_2")
+    request = ConversionRequest("ahmedml", memory_root, root=source, retire_vanished=True, settings=SETTINGS)
+    job = ConversionJob.open(request)
+    with lost_response(job.writer.storage, MANIFEST, lambda: commit(Storage(memory_root), HEAD, add("other"))):
+        report = commit_results(job, Pending())
+    assert (report.retired, report.committed, report.manifest.generation) == (["run_2"], True, 2)
+    assert sorted(load_manifest(memory_root).samples) == ["other", "run_1", "run_3"]
 
 
 @pytest.mark.parametrize("count", [2, 3, 9, 11])
