@@ -14,6 +14,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from tests.helpers.faults import lost_response
 from tests.helpers.waiting import wait_for
 from zarr_core._util.processes import start_ticks
 from zarr_core.matrix.ingest.leases import LEASES, Leases, has_ended, identity
@@ -49,6 +50,17 @@ def test_a_lease_expires_unless_it_is_renewed(tmp_path: Path, monkeypatch: pytes
         assert waiting.take(["silent", "alive"]) == ["silent"]
     silent.release(["silent"])  # is not its own any more
     assert Leases(storage).take(["silent"]) == []
+
+
+def test_a_lease_whose_response_is_lost_is_held(memory_root: str) -> None:
+    """Another loader changes the object before it is read back: the holder must not wait for itself."""
+    storage = Storage(memory_root)
+    mine, theirs = Leases(storage), Leases(storage)
+    with lost_response(storage, LEASES, lambda: Leases(Storage(memory_root)).take(["c"])):
+        assert mine.take(["a", "b"]) == ["a", "b"]
+    assert (mine.holders, theirs.take(["a", "b"])) == ({}, [])
+    mine.release(["a", "b"])
+    assert theirs.take(["a", "b"]) == ["a", "b"]
 
 
 @pytest.mark.parametrize("damage", [b"", b"{", b"[]", b'{"a": 7}', b"\xff"])

@@ -54,7 +54,7 @@ class Leases:
         self._seen: dict[str, tuple[Any, float]] = {}
 
     def take(self, names: Collection[str]) -> list[str]:
-        """Take those of the leases that are free or expired; returns their names."""
+        """Take those of the leases that are free, expired or taken by this object; returns their names."""
         now = time.monotonic()
         got: list[str] = []
 
@@ -63,7 +63,8 @@ class Leases:
             self.holders = {}
             for name in names:
                 holder = current.get(name)
-                if holder is not None:
+                # An own one is from a write whose response was lost.
+                if holder is not None and holder.get("owner") != self._owner:
                     reason = self._takeover_reason(name, holder, now)
                     if reason is None:
                         self.holders[name] = describe(holder)
