@@ -80,9 +80,33 @@ def test_a_stale_converter_does_not_undo_a_newer_one(
     newest = new[1].written["run_1"]
     assert commit_results(*new).manifest.samples["run_1"] == newest
     report = commit_results(*old)
-    assert (report.added, report.replaced, report.committed) == ([], [], False)
+    assert (report.added, report.replaced, report.committed, report.stale) == ([], [], False, ["run_1"])
     assert load_manifest(store).samples["run_1"] == newest
     assert "run_1: its source changed after this conversion read it" in caplog.text
+
+
+def test_a_conversion_tells_that_a_source_changed_after_it_was_read(
+    two_states: tuple[Path, Callable[[], None]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, change = two_states
+    first = convert(KIND, tmp_path / "store", root=source, **SETTINGS).manifest
+    change()
+    work = convert_module.convert_sample
+
+    def overtaken(*arguments: Any) -> ConversionResult:
+        result = work(*arguments)
+        path = source / "run_1" / "surface_pressure.pt"
+        os.utime(path, (2, 2))
+        return result
+
+    monkeypatch.setattr(convert_module, "convert_sample", overtaken)
+    report = convert(KIND, tmp_path / "store", root=source, **SETTINGS)
+    (result,) = report.results
+    assert (report.ok, result.status, result.written) == (False, "failed", None)
+    assert result.reason == "its source changed after it was read, so what is committed stays; run again"
+    assert report.manifest.samples == first.samples
+    monkeypatch.undo()
+    assert convert(KIND, tmp_path / "store", root=source, **SETTINGS).having("converted")
 
 
 def test_a_newer_converter_replaces_an_older_result_and_logs_it(

@@ -203,8 +203,12 @@ class _Run:
         for at, result in enumerate(self.results):
             if result.sample_id in report.misfits:
                 self.results[at] = quarantined(result.sample_id, report.misfits[result.sample_id], result.seconds)
+            reason = ""
             if result.sample_id in report.collected:
                 reason = "its group was garbage collected before the commit; run again"
+            elif result.sample_id in report.stale:
+                reason = "its source changed after it was read, so what is committed stays; run again"
+            if reason:
                 self.results[at] = ConversionResult(result.sample_id, "failed", reason=reason)
         return report
 

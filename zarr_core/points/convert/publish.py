@@ -35,11 +35,11 @@ class PublishReport:
             converted.
         added, replaced, retired: sample ids.
         quarantined: all refusals in the manifest, by sample id.
-        committed: whether there is a new generation; False if nothing changed, or if no sample was converted into a
-            location without a store.
+        committed: whether there is a new generation; False if nothing changed, or if there is neither store nor sample.
         misfits: refusals of samples that were converted but do not fit the columns of the store, by sample id.
         collected: sample ids whose new groups were garbage collected before the commit; convert them again.
         notes: sentences that name what the selection left out.
+        stale: sample ids whose source changed after it was read, so that what is committed stays; convert them again.
     """
 
     manifest: StoreManifest = field(repr=False)
@@ -51,6 +51,7 @@ class PublishReport:
     collected: list[str]
     misfits: Mapping[str, Quarantine]
     notes: tuple[str, ...] = ()
+    stale: Collection[str] = ()
 
 
 @dataclass
@@ -77,7 +78,7 @@ class _Attempt:
         before: the state found; None if there is no store.
         after: the next state, which equals ``before`` if nothing changes.
         selection: the selected samples, with the splits that the source has now.
-        misfits: refusals of written samples that do not fit the columns of the store, by sample id.
+        misfits, stale: as in :class:`PublishReport`.
         excess: samples that vanished from the source, if they are too many to be retired.
     """
 
@@ -86,6 +87,7 @@ class _Attempt:
     selection: Selection
     misfits: Mapping[str, Quarantine]
     excess: Collection[str]
+    stale: Collection[str]
 
 
 @of_fields(without=("sample_ids", "part", "limit", "retry_quarantined", "force"))
@@ -190,11 +192,10 @@ def commit_results(job: ConversionJob, pending: Pending, *, retire: bool = True)
                 raise
             pending = pending.without(gone)
             collected += gone
-    made = attempts[-1]
-    _remove_stale_documents(storage, made)
-    if made.excess:
-        raise _too_many_vanished(job, made)
-    return _report(job.request, made, manifest, collected)
+    _remove_stale_documents(storage, attempts[-1])
+    if attempts[-1].excess:
+        raise _too_many_vanished(job, attempts[-1])
+    return _report(job.request, attempts[-1], manifest, collected)
 
 
 def _attempt(job: ConversionJob, pending: Pending, current: StoreManifest | None, retire: bool) -> _Attempt:
@@ -203,7 +204,7 @@ def _attempt(job: ConversionJob, pending: Pending, current: StoreManifest | None
     description = job.selection.source.description
     check_dataset(storage, current, description.name, request.dataset_name)
     _check_settings(job, current)
-    pending = _without_stale(pending, current, job)
+    pending = pending.without(stale := _stale(pending, current, job))
     start = current or StoreManifest(request.dataset_name or description.name)
     if not start.generation and job.manifest is not None:  # the published format keeps splits in files
         start = replace(start, splits=job.manifest.splits, excluded=job.manifest.excluded)
@@ -238,7 +239,7 @@ def _attempt(job: ConversionJob, pending: Pending, current: StoreManifest | None
         fingerprints=start.fingerprints if start.samples or start.quarantine else job.fingerprints,
     )
     after = replace(after, conversion=recorded_conversion(after, settings))
-    return _Attempt(current, after, selection, misfits, excess)
+    return _Attempt(current, after, selection, misfits, excess, stale)
 
 
 def _restored(job: ConversionJob, current: StoreManifest) -> set[str]:
@@ -359,6 +360,7 @@ def _report(
         misfits=attempt.misfits,
         # Of a dataset object, the splits were merged with those that the store had.
         notes=tuple(dict.fromkeys(notes)),
+        stale=attempt.stale,
     )
 
 
@@ -413,8 +415,8 @@ def _find_finished(job: ConversionJob) -> Pending:
     return pending
 
 
-def _without_stale(pending: Pending, current: StoreManifest | None, job: ConversionJob) -> Pending:
-    """The results, without those of an older state of the source than another converter has committed meanwhile.
+def _stale(pending: Pending, current: StoreManifest | None, job: ConversionJob) -> list[str]:
+    """The samples whose results are of an older state of the source than what is committed.
 
     Fingerprints have no order, so the source decides: its current state is the newer one. If the source has both (two
     copies of a dataset) or cannot be read, the later commit wins.
@@ -437,7 +439,7 @@ def _without_stale(pending: Pending, current: StoreManifest | None, job: Convers
             )
         elif sample_id in pending.written:
             logger.info("%s: source %s replaces %s", sample_id, result.fingerprint, other)
-    return pending.without(stale)
+    return stale
 
 
 def _has_changed(source: SampleSource, sample: SourceSample) -> bool:
