@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from threading import Barrier
 from typing import Any
@@ -21,10 +22,12 @@ from zarr_core.points.read.reader import ZarrChunkReader
 from zarr_core.points.stage.store import stage_store
 from zarr_core.points.store.head import HEAD as POINTS
 from zarr_core.points.store.head import load_manifest
+from zarr_core.points.store.manifest import StoreManifest
 from zarr_core.points.verify.store import verify_store
 from zarr_core.statistics import main as statistics
 from zarr_core.storage import Storage
 from zarr_core.versioning.gc import collect_garbage
+from zarr_core.versioning.generations import Retention, amend
 from zarr_core.versioning.tags import make_tag
 
 HOUR = 3600.0
@@ -103,7 +106,15 @@ def test_reading_a_collected_generation_names_the_reason(tmp_path: Path, engine:
             read("run_1")
 
 
-def test_a_conversion_avoids_a_tombstoned_name(tmp_path: Path) -> None:
+def _tombstones_in_capitals(current: StoreManifest) -> Retention:
+    retention = current.retention
+    capitals = {name.replace("samples/run", "samples/Run"): since for name, since in retention.tombstones.items()}
+    return replace(retention, tombstones=capitals)
+
+
+@pytest.mark.parametrize("spelling", ["the own", "another"])
+def test_a_conversion_avoids_a_tombstoned_name(tmp_path: Path, spelling: str) -> None:
+    """A disk that ignores case lists a folder by the spelling that it was first written by."""
     source = write_source(tmp_path / "source", ("run_1", "run_2 b"))
     store = tmp_path / "store"
     settings = {"a": {"chunk_points": 16, "reconvert": True}, "b": {"chunk_points": 32, "reconvert": True}}
@@ -114,6 +125,8 @@ def test_a_conversion_avoids_a_tombstoned_name(tmp_path: Path) -> None:
     age(store, 30)
     collect_garbage(Storage(store), POINTS, DAY)
     assert not [relpath for relpath in first.values() if (store / relpath).exists()]
+    if spelling == "another":
+        amend(Storage(store), POINTS, _tombstones_in_capitals)
     report = convert(KIND, store, source_url=str(source), workers=2, **settings["a"])
     assert len(report.having("converted")) == 2
     assert all(entry.relpath != first[i] for i, entry in report.manifest.samples.items())

@@ -21,6 +21,7 @@ from typing import Annotated, Any, ClassVar, Generic, Protocol, TypeVar
 from pydantic import Field
 
 from zarr_core._util.arguments import whole_number
+from zarr_core._util.cached import cached_property
 from zarr_core._util.commands import shell
 from zarr_core.errors import CollectedError, CommitConflict, ManifestError, StoreError
 from zarr_core.format.object_names import spelled_alike
@@ -55,6 +56,14 @@ class Retention:
     tags: Mapping[str, _Integer] = field(default_factory=dict)
     tombstones: Annotated[Mapping[str, _Integer], Field(alias="condemned")] = field(default_factory=dict)
     collections: _Integer = 0
+
+    def is_tombstoned(self, prefix: str) -> bool:
+        """Whether a prefix is pending deletion, or was deleted lately, also under another spelling."""
+        return spelled_alike(prefix) in self._spelled_alike
+
+    @cached_property
+    def _spelled_alike(self) -> frozenset[str]:
+        return frozenset(map(spelled_alike, self.tombstones))
 
     def to_document(self) -> dict[str, Any]:
         """Value of a head's key "retention"; empty if there is nothing to record."""
@@ -355,8 +364,8 @@ def _check_named(storage: Storage, head: Head[S], current: S, changed: S) -> Non
     if not current.retention.collections:
         return
     added = sorted(set(head.named(changed)) - set(head.named(current)))
-    pending = set(map(spelled_alike, current.retention.tombstones))
-    gone = tuple(name for name in added if spelled_alike(name) in pending or not head.is_whole(storage, name))
+    pending = current.retention.is_tombstoned
+    gone = tuple(name for name in added if pending(name) or not head.is_whole(storage, name))
     if gone:
         raise CollectedError(storage.url, gone)
 

@@ -54,5 +54,5 @@ def delete_tag(storage: Storage, head: Head[S], tag: str) -> int:
 def _check_kept(storage: Storage, head: Head[S], current: S, generation: int) -> None:
     """Raise StoreError if a generation is deleted or pending deletion."""
     state = load(storage, head, generation)
-    if not current.retention.tombstones.keys().isdisjoint([generation_name(generation), *head.named(state)]):
+    if any(map(current.retention.is_tombstoned, [generation_name(generation), *head.named(state)])):
         raise StoreError(f"{storage.url}: generation {generation} is being collected and can no longer be kept")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,10 @@ from zarr_core.format.ranges import MAX_READ_BYTES
 from zarr_core.points.convert.conversion import convert
 from zarr_core.points.stage.store import stage_sample, stage_store
 from zarr_core.points.stage.task import StageTask
-from zarr_core.points.store.head import load_manifest
+from zarr_core.points.store.head import HEAD, load_manifest
 from zarr_core.points.verify.store import verify_store
 from zarr_core.storage import Storage
+from zarr_core.versioning.generations import Retention, amend
 
 SAMPLES = ["run_1", "run_2", "run_3"]
 
@@ -183,6 +185,16 @@ def test_a_tombstoned_name_is_not_written(source: Path, tmp_path: Path) -> None:
     assert staged.relpath.endswith(".zip")
     assert not (tmp_path / "copy" / entry.relpath).exists()
     assert stage_sample(task, ("run_1", entry, staged.relpath)).copied == 0
+
+
+def test_a_name_that_is_tombstoned_in_another_spelling_is_not_written(source: Path, tmp_path: Path) -> None:
+    copy, relpath = Storage(tmp_path / "copy"), load_manifest(source).samples["run_1"].relpath
+    stage_store(source, copy.root, sample_ids=["run_2"])
+    tombstones = {relpath.replace("run", "Run"): int(time.time())}
+    amend(copy, HEAD, lambda _: Retention(tombstones=tombstones, collections=1))
+    report = stage_store(source, copy.root)
+    assert report.ok
+    assert report.manifest.samples["run_1"].relpath != relpath
 
 
 def test_another_archive_of_the_same_name_is_left_alone(source: Path, tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ from zarr_core._util.processes import (
 from zarr_core._util.time_limit import TimeLimitError, sample_seconds
 from zarr_core._util.units import format_size
 from zarr_core.errors import CommitConflict, SourceError, StoreError
-from zarr_core.format.object_names import ZARR_JSON, sample_folder
+from zarr_core.format.object_names import ZARR_JSON, sample_folder, spelled_alike
 from zarr_core.format.packed import SUFFIX
 from zarr_core.points.convert.job import ConversionJob
 from zarr_core.points.convert.plan import Task, plan
@@ -301,10 +301,10 @@ def convert_samples(
     # Every call carries its writer, so the writer carries only its sample's tombstones.
     tombstones: dict[str, dict[str, int]] = defaultdict(dict)
     for path, since in writer.retention.tombstones.items():
-        tombstones[path.rpartition("/")[0]][path] = since
+        tombstones[spelled_alike(path.rpartition("/")[0])][path] = since
 
     def call(sample: SourceSample, repair: Repair | None) -> tuple[str, partial[ConversionResult]]:
-        mine = tombstones.get(sample_folder(sample.sample_id), {})
+        mine = tombstones.get(spelled_alike(sample_folder(sample.sample_id)), {})
         own = GroupWriter(writer.storage.root, writer.settings, Retention({}, mine, writer.retention.collections))
         return sample.sample_id, partial(convert_sample, own, source, sample, again, repair, seconds)
 

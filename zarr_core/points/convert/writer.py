@@ -133,7 +133,7 @@ class GroupWriter:
             StoreError: all names are tombstoned.
         """
         for path in self._relpaths(sample_id, fingerprint, content):
-            if path not in self.retention.tombstones:
+            if not self.retention.is_tombstoned(path):
                 return path
         reason = f"its groups were collected {_NAMES} times within a day; run gc with a longer grace period"
         raise StoreError(f"{self.storage.url}, {sample_id}: {reason}")
@@ -338,7 +338,7 @@ class GroupWriter:
         names = self._relpaths(sample_id, fingerprint)[: _NAMES if self.retention.collections else 1]
         found: Unfinished | None = None
         for path in names:
-            result = None if path in self.retention.tombstones else self._find(path, fingerprint)
+            result = None if self.retention.is_tombstoned(path) else self._find(path, fingerprint)
             if isinstance(result, SampleEntry | Quarantine):
                 return result
             found = found or result

@@ -13,6 +13,7 @@ from zarr_core.format.object_names import (
     MANIFEST,
     STATISTICS_JSON,
     STATISTICS_YAML,
+    spelled_alike,
     split_list,
     statistics_folder,
 )
@@ -109,7 +110,7 @@ class StoreCopy:
         for layout in self.domains.values():
             for name, column in layout.arrays.items():
                 arrays[column.array_name] = name
-        tombstones = frozenset(current.retention.tombstones) if current is not None else frozenset()
+        tombstones = frozenset(map(spelled_alike, current.retention.tombstones if current is not None else ()))
         return StageTask(self.source, self.target, arrays, check, tombstones, self.layout, self.points, repacked)
 
     def items(self, current: StoreManifest | None) -> list[Item]:

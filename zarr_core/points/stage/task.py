@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from zarr_core.format.object_names import sample_folder
+from zarr_core.format.object_names import sample_folder, spelled_alike
 from zarr_core.format.packed import SUFFIX
 from zarr_core.points.stage.thin import FirstPoints
 from zarr_core.points.store.manifest import SampleEntry
@@ -47,7 +47,7 @@ class StageTask:
         source, target: the stores.
         arrays: canonical field names by array name, of the chosen fields.
         check: read what a manifest of the copy already names, instead of comparing sizes.
-        tombstoned: groups of the target that are pending deletion.
+        tombstoned: groups of the target that are pending deletion, as :func:`spelled_alike`.
         layout: of the samples in the copy; as in the source if None.
         points: how many points of each sample are copied; all if None.
         repacked: if the store is repacked in place, the settings with its new layout by the digest of the former ones.
@@ -89,7 +89,7 @@ class StageTask:
             names.append(group_name(sample_id, [relpath, again], is_packed=is_packed))
         names.sort(key=lambda name: name != known)
         for name in names:
-            if (name == known or name not in self.tombstoned) and not is_another(name):
+            if (name == known or spelled_alike(name) not in self.tombstoned) and not is_another(name):
                 return name
         return relpath
 
