@@ -16,10 +16,10 @@ from zarr_core import diff, log, write_sample
 from zarr_core.points.convert.conversion import convert
 from zarr_core.points.store.head import HEAD, load_manifest
 from zarr_core.points.store.settings import ConversionSettings
-from zarr_core.storage import Storage
+from zarr_core.storage import Storage, StoredObject
 from zarr_core.stores.summary import store_info
 from zarr_core.tag import main as tag
-from zarr_core.versioning import archive
+from zarr_core.versioning import archive, history
 from zarr_core.versioning.gc import collect_garbage
 from zarr_core.versioning.generations import commit
 
@@ -142,6 +142,31 @@ def test_log_after_earlier_generations_were_collected(store: Path, capsys: pytes
     assert lines[2:4] == ["  retired 1: run_3", "  quarantined 1: run_2"]
     assert lines[4].endswith("tags: paper")
     assert lines[5:] == ["  the generations before it have been collected"]
+
+
+@pytest.mark.parametrize("tagged", [None, "4"])
+def test_log_while_earlier_generations_are_collected(
+    store: Path, tagged: str | None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are collected after they were listed."""
+    if tagged:
+        assert tag([str(store), "paper", tagged]) == 0
+    for path in store.rglob("*"):
+        os.utime(path, (1e9, 1e9))
+    listed = archive.documents
+
+    def then_collected(storage: Storage) -> dict[int, StoredObject]:
+        found = listed(storage)
+        monkeypatch.setattr(history, "documents", listed)
+        collect_garbage(Storage(store), HEAD, 3600)
+        return found
+
+    monkeypatch.setattr(history, "documents", then_collected)
+    capsys.readouterr()
+    listed_now, listed_then = lines_of(log, capsys, str(store)), lines_of(log, capsys, str(store))
+    generations = [[line for line in lines if line.startswith("generation")] for lines in (listed_now, listed_then)]
+    assert generations[0] == generations[1]
+    assert len(generations[0]) == 1 + (tagged is not None)
 
 
 def test_log_lists_a_commit_whose_writer_died_before_archiving_it(

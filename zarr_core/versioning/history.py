@@ -47,14 +47,23 @@ def commits(storage: Storage, head: Head[S]) -> Iterator[Commit]:
     if current.generation not in times:  # its committer died before it archived it
         times[current.generation] = next(storage.objects(head.name)).modified
     numbers = sorted((number for number in times if number <= current.generation), reverse=True)
-    for number, since in zip(numbers, [*numbers[1:], None], strict=True):
+    while numbers:
+        number, since = numbers[0], numbers[1] if len(numbers) > 1 else None
         tags = tuple(sorted(tag for tag, named in current.retention.tags.items() if named == number))
-        changes = recorded_changes(storage, archives[number], since or 0) if number in archives else None
-        if changes is None and (since is not None or number <= 1):
-            after = loaded if loaded.generation == number else load(storage, head, number)
-            before = None if since is None else load(storage, head, since)
-            changes = head.changes(before, after)
-            loaded = before or after
+        try:
+            changes = recorded_changes(storage, archives[number], since or 0) if number in archives else None
+            if changes is None and (since is not None or number <= 1):
+                after = loaded if loaded.generation == number else load(storage, head, number)
+                before = None if since is None else load(storage, head, since)
+                changes = head.changes(before, after)
+                loaded = before or after
+        except (FileNotFoundError, StoreError):
+            kept = {*documents(storage), current.generation}
+            if kept.issuperset(numbers):
+                raise
+            numbers = [number for number in numbers if number in kept]  # the others have been collected meanwhile
+            continue
+        numbers = numbers[1:]
         yield Commit(number, times[number], since, tags, changes or [])
 
 
