@@ -16,7 +16,9 @@ from zarr_core.datasets import build_dataset
 from zarr_core.errors import StoreError
 from zarr_core.points.convert.conversion import convert
 from zarr_core.points.read.reader import ZarrChunkReader
+from zarr_core.points.stage import store as staging
 from zarr_core.points.stage.store import stage_store
+from zarr_core.points.statistics_files import load_statistics
 from zarr_core.points.store.head import HEAD, load_manifest
 from zarr_core.points.store.recorded_settings import current_settings
 from zarr_core.points.verify.store import verify_store
@@ -57,6 +59,11 @@ def current_groups(root: Path) -> dict[str, bytes]:
     """The objects of the groups that the current manifest names."""
     groups = tuple(entry.relpath for entry in load_manifest(root).samples.values())
     return {name: data for name, data in in_samples(root).items() if name.startswith(groups)}
+
+
+def of_training(root: Path) -> dict[str, Any]:
+    """The statistics that datasets of the current generation normalize with."""
+    return load_statistics(Storage(root), load_manifest(root))[0]
 
 
 def statuses(report: Any) -> dict[str, str]:
@@ -106,11 +113,19 @@ def test_no_sample_is_converted_again_and_new_ones_get_the_layout(place: Path) -
 
 
 @pytest.mark.filterwarnings("ignore:.*are absent and skipped:UserWarning")
-def test_datasets_of_the_new_generation_have_their_statistics(place: Path) -> None:
+def test_datasets_of_each_new_generation_have_their_statistics(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config: dict[str, Any] = {"kind": KIND, "root": str(place / "store"), "split": "train", "num_surface_points": 8}
     config["normalizers"] = {"surface_pressure": "mean_std"}
     before = build_dataset(config).normalizers
+    stage_sample = staging.stage_sample
+
+    def opened_meanwhile(*arguments: Any) -> Any:
+        assert str(build_dataset(config).normalizers) == str(before)
+        return stage_sample(*arguments)
+
+    monkeypatch.setattr(staging, "stage_sample", opened_meanwhile)
     stage_store(place / "store", place / "store", layout="packed")
+    assert load_manifest(place / "store").generation == 3
     assert str(build_dataset(config).normalizers) == str(before)
 
 
@@ -139,23 +154,25 @@ def now_of(now: Any, place: Path) -> float:
         Kill("create", r"\.zip\.", 2),
         Kill("rename", "/manifest.json$", 1),
         Kill("rename", "/manifest.json$", 2),
+        Kill("create", "/statistics/", 1),
+        Kill("create", "/statistics/", 3),
     ],
     ids=str,
 )
 def test_a_killed_repacking_is_finished_by_the_next(place: Path, kill: Kill) -> None:
+    """Also its statistics: the first two files are of the commit of the settings, the next of that of the samples."""
     shutil.copytree(place / "store", place / "other")
     assert is_killed(kill, stage_store, place / "store", place / "store", layout="packed")
     assert verify_store(place / "store").problems == []
     assert stage_store(place / "store", place / "store", layout="packed").ok
     stage_store(place / "other", place / "other", layout="packed")
     assert current_groups(place / "store") == current_groups(place / "other")
+    assert of_training(place / "store") == of_training(place / "other")
     assert verify_store(place / "store", source=str(place / "source")).problems == []
 
 
 def test_a_sample_that_is_converted_meanwhile_wins(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import zarr_core.points.stage.store as module
-
-    real = module.stage_sample
+    real = staging.stage_sample
 
     def overtaken(task: Any, item: Any) -> Any:
         result = real(task, item)
@@ -165,7 +182,7 @@ def test_a_sample_that_is_converted_meanwhile_wins(place: Path, monkeypatch: pyt
             convert_again(place, sample_ids=["run_2"])
         return result
 
-    monkeypatch.setattr(module, "stage_sample", overtaken)
+    monkeypatch.setattr(staging, "stage_sample", overtaken)
     stage_store(place / "store", place / "store", layout="packed")
     assert verify_store(place / "store", source=str(place / "source")).problems == []
 

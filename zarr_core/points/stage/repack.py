@@ -7,15 +7,17 @@ sample is converted again. Readers keep the generation that they opened, and gar
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from zarr_core._util.cached import cached_property
-from zarr_core.errors import StoreError
+from zarr_core.errors import StoreError, ZarrCoreError
 from zarr_core.points.stage.copy import StoreCopy
 from zarr_core.points.stage.task import Item, StagedSample, StageTask
+from zarr_core.points.statistics import record_training_statistics
 from zarr_core.points.store.head import HEAD
-from zarr_core.points.store.manifest import Conversion, StoreManifest
+from zarr_core.points.store.manifest import Conversion, SampleEntry, StoreManifest
 from zarr_core.points.store.recorded_settings import current_settings
 from zarr_core.points.store.settings import ConversionSettings
 from zarr_core.versioning.generations import commit
@@ -32,16 +34,11 @@ class Repacking(StoreCopy):
         if current_settings(self.manifest) is None:
             reason = "its manifest does not record the settings of its samples, because an earlier version wrote it"
             raise StoreError(f"{self.target.url}: {reason}: convert into it once, then repack it")
-        committed = commit(self.target, HEAD, self._with_samples([]))
-        return self._task(committed, check, self._settings)
+        return self._task(self._commit([]), check, self._settings)
 
     def items(self, current: StoreManifest | None) -> list[Item]:
         """The samples with the other layout."""
-        found = []
-        for item in super().items(current):
-            if (item[1].head > 0) != (self.layout == "packed"):
-                found.append(item)
-        return found
+        return [item for item in super().items(current) if not self._has_layout(item[1])]
 
     @cached_property
     def _settings(self) -> Mapping[str, ConversionSettings]:
@@ -54,11 +51,20 @@ class Repacking(StoreCopy):
         return settings
 
     def _commit(self, samples: Sequence[StagedSample]) -> StoreManifest:
-        """Commit the samples written so far, with the statistics of the same samples before."""
+        """Commit the samples written so far, with the statistics of the same samples before.
+
+        A repacking that died after a commit has left that generation without. The last commit records them.
+        """
         committed = commit(self.target, HEAD, self._with_samples(samples))
         if _content(committed) == _content(self.manifest):
             self.copy_statistics(committed.generation)
+        if all(map(self._has_layout, committed.samples.values())):
+            with contextlib.suppress(ZarrCoreError, OSError):  # reported by datasets that need them
+                record_training_statistics(self.target.root, committed)
         return committed
+
+    def _has_layout(self, entry: SampleEntry) -> bool:
+        return (entry.head > 0) == (self.layout == "packed")
 
     def _with_samples(self, samples: Sequence[StagedSample]) -> Callable[[StoreManifest | None], StoreManifest]:
         """A change that names the new groups of samples, except those that were converted again meanwhile."""
