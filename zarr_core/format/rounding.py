@@ -25,7 +25,8 @@ class RoundingError:
     """Error of the stored values, each array of shape (dim,).
 
     Attributes:
-        rms: root mean square of stored minus source value, divided by the standard deviation of the stored values.
+        rms: root mean square of stored minus source value, divided by the standard deviation of the stored values, or
+            of the source's where an error bound made all of them equal.
         max: largest absolute difference, divided by the same.
         zeroed: share of the non-zero source values that are stored as 0.
     """

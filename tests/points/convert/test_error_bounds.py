@@ -193,3 +193,25 @@ def test_a_bound_that_is_coarse_for_a_component_is_named(tmp_path: Path) -> None
     assert "run_1" not in note
     recorded = ZarrChunkReader(tmp_path / "store").read_attributes("run_2")["rounding"]["volume_velocity"]["rms"]
     assert max(recorded) > 0.01
+
+
+def test_a_component_that_a_bound_makes_constant_is_named(tmp_path: Path) -> None:
+    """All its values become equal, so that the stored ones have no standard deviation. Constant ones lose nothing."""
+    source = write_source(tmp_path / "source", ("run_1", "run_2"))
+    for sample_id, spread in (("run_1", 0.0), ("run_2", 1e-4)):
+        file = source / sample_id / resolve_kind(KIND).fields["volume_velocity"].filename
+        velocity = torch.load(file, weights_only=True)
+        velocity[:, 2] = 0.013 + spread * torch.linspace(-1, 1, len(velocity))
+        torch.save(velocity, file)
+    report = convert(KIND, tmp_path / "store", root=source, chunk_points=64, max_errors={"volume_velocity": "0.1std"})
+    assert report.ok
+    (note,) = [note for note in report.notes if "error bound" in note]
+    assert "run_2" in note
+    assert "(component 2)" in note
+    reader = ZarrChunkReader(tmp_path / "store")
+    assert np.ptp(reader.read_sample("run_2")["volume_velocity"][:, 2]) == 0
+    recorded = reader.read_attributes("run_2")["rounding"]["volume_velocity"]
+    expected = load_field(source, "run_2", "volume_velocity")[:, 2].astype("float64")
+    assert recorded["rms"][2] == pytest.approx(np.sqrt(np.mean(expected**2)) / expected.std(ddof=1), rel=1e-3)
+    assert recorded["zeroed"][2] == 1
+    assert reader.read_attributes("run_1")["rounding"]["volume_velocity"]["rms"][2] == 0

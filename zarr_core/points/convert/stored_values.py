@@ -187,23 +187,37 @@ def checked_rounding(
         SampleError: the error exceeds the bound of the field; without one, the error of another component exceeds a
             limit of :mod:`zarr_core.format.rounding`.
     """
-    error = rounding.result(moments.std)
     if layout.max_error is not None:
         if not rounding.largest <= layout.max_error:
             reason = f"its error bound is {layout.max_error:.6g}, float32 changes a value by {rounding.largest:.6g}"
             way_out = f"use a larger --max-error, or none and --field-dtype {name.canonical}=float64"
             raise SampleError(sample_id, name.canonical, reason, way_out)
-        error = error.without(moments.std == 0)
+        error = _error_within_a_bound(values, rounding, moments)
         if (error.rms > MAX_RMS).any():
             reason = "an error bound is coarse for a component; give the field a smaller one, or one in its own units"
             note(reason, f"{name.canonical}: {error.describe()}")
         return error
+    error = rounding.result(moments.std)
     if error.lossy.any():
-        error = error.without((values.amax(dim=0) == values.amin(dim=0)).numpy())
+        error = error.without(_constant(values))
     if error.lossy.any():
         reason = f"{layout.dtype} would change its values: {error.describe()}"
         raise SampleError(sample_id, name.canonical, reason, _way_out(name, layout.dtype))
     return error
+
+
+def _error_within_a_bound(values: torch.Tensor, rounding: RoundingAccumulator, moments: FieldMoments) -> RoundingError:
+    """The error relative to the stored values' standard deviation, or the source's where all stored ones are equal."""
+    std, constant = moments.std, _constant(values)
+    for component in np.flatnonzero((moments.min == moments.max) & ~constant):
+        std[component] = values[:, component].double().numpy().std(ddof=1)
+    return rounding.result(std).without(constant)
+
+
+def _constant(values: torch.Tensor) -> np.ndarray:
+    """Which components have the same value at all points."""
+    constant: np.ndarray = (values.amax(dim=0) == values.amin(dim=0)).numpy()
+    return constant
 
 
 def _way_out(name: FieldName, dtype: str) -> str:
