@@ -45,6 +45,14 @@ def test_it_survives_json() -> None:
     assert RoundingError(error.rms * 1.01, error.max, error.zeroed).exceeds(again)
 
 
+@pytest.mark.parametrize("magnitude", [1e-40, 1e-30, 1e-12, 1e12, 1e24, 1e36])
+def test_squares_that_are_no_float32_numbers_are_summed(magnitude: float) -> None:
+    stored, difference = np.ones((700, 2), np.float32), np.full((700, 2), magnitude, np.float32)
+    accumulator = RoundingAccumulator(2)
+    accumulator.add(stored, difference)
+    np.testing.assert_allclose(accumulator.result(np.ones(2)).rms, difference[0], rtol=1e-5)
+
+
 @pytest.mark.parametrize(
     "data", [{}, {"rms": 1}, {"rms": ["x"], "max": [0], "zeroed": [0]}, {"rms": [0], "max": [0, 1], "zeroed": [0]}]
 )

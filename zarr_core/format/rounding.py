@@ -18,6 +18,8 @@ MAX_ZEROED = 0.01
 _NAMES = ("rms", "max", "zeroed")
 # Rows are summed side by side: NumPy is many times as fast along an axis of some hundred values as along one of three.
 _SIDE_BY_SIDE = 256
+# Squares of differences between these are float32 numbers, and so are their sums.
+_LEAST, _MOST = 1e-15, 1e15
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,9 +123,11 @@ class RoundingAccumulator:
         for part in (difference[:even].reshape(-1, _SIDE_BY_SIDE * dim), difference[even:].reshape(1, -1)):
             if part.size:
                 width = part.shape[1]
+                largest = np.maximum(part.max(axis=0), -part.min(axis=0))
+                np.maximum(self._largest[:width], largest, out=self._largest[:width])
+                if not _LEAST < largest.max() < _MOST:
+                    part = part.astype(np.float64)
                 self._squares[:width] += np.einsum("ij,ij->j", part, part)
-                largest = self._largest[:width]
-                np.maximum(largest, np.maximum(part.max(axis=0), -part.min(axis=0)), out=largest)
 
     @property
     def largest(self) -> float:

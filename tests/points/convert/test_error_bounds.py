@@ -13,6 +13,7 @@ import torch
 import zarr
 
 from tests.helpers.small_source import KIND, load_field, write_source
+from zarr_core import write_sample
 from zarr_core.convert import ConversionReport, convert
 from zarr_core.errors import StoreError, ZarrCoreError
 from zarr_core.format.shuffle import shuffle_permutation
@@ -215,3 +216,13 @@ def test_a_component_that_a_bound_makes_constant_is_named(tmp_path: Path) -> Non
     assert recorded["rms"][2] == pytest.approx(np.sqrt(np.mean(expected**2)) / expected.std(ddof=1), rel=1e-3)
     assert recorded["zeroed"][2] == 1
     assert reader.read_attributes("run_1")["rounding"]["volume_velocity"]["rms"][2] == 0
+
+
+@pytest.mark.parametrize("magnitude", [1e-30, 1e24, 1e30])
+def test_the_error_of_very_small_and_very_large_values_is_recorded(tmp_path: Path, magnitude: float) -> None:
+    """The squares of their errors are no float32 numbers."""
+    values = (magnitude * np.random.default_rng(0).normal(size=500)).astype("float32")
+    arrays = {"surface_position": np.zeros((500, 3)), "surface_heat": values}
+    write_sample(tmp_path / "store", "a", arrays, max_errors={"surface_heat": "1e-2std"})
+    recorded = ZarrChunkReader(tmp_path / "store").read_attributes("a")["rounding"]["surface_heat"]["rms"][0]
+    assert recorded == pytest.approx(0.01 / np.sqrt(3), rel=0.1)
