@@ -153,6 +153,18 @@ def test_flat_files_and_folders_of_arrays(tmp_path: Path, capsys: pytest.Capture
         assert found["samples"] == 2
 
 
+def test_fewer_samples_than_files_of_each(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Not samples called "pressure", each with a file in the folders "run_1" and "run_2"."""
+    for run in ("run_1", "run_2"):
+        (tmp_path / run).mkdir()
+        for name, dim in (("position", 3), ("velocity", 3), ("pressure", 1), ("temperature", 1)):
+            np.save(tmp_path / run / f"{name}.npy", np.zeros((5, dim)))
+    found = inspected(tmp_path, capsys)
+    assert found["samples"] == 2
+    assert yaml.safe_load(str(found["description"]))["samples"] == "run_*"
+    assert set(found["fields"]) == {f"volume_{name}" for name in ("position", "velocity", "pressure", "temperature")}
+
+
 @pytest.mark.parametrize(
     ("file", "arrays", "fields"),
     [

@@ -270,7 +270,8 @@ def layout(paths: list[str]) -> tuple[str, list[str], list[str]]:
         if suffix in SUFFIXES and suffix not in ROOTS:
             ids_by_pattern[f"{folder}/{{id}}{suffix}".lstrip("/")].add(name.removesuffix(suffix))
     flat = {pattern: ids for pattern, ids in ids_by_pattern.items() if len(ids) > max(len(folders), 1)}
-    if shared := sorted(set.intersection(*flat.values())) if flat else []:
+    shared = sorted(set.intersection(*flat.values())) if flat else []
+    if shared and POSITION not in map(field_of, shared):  # else these are the fields of a few samples
         return "*", shared, sorted(flat)
     if not folders:
         raise SourceError("no folder contains files of a known format; inspect the folder that contains the samples")
