@@ -107,6 +107,21 @@ def test_a_published_layout_is_recognised(tmp_path: Path, capsys: pytest.Capture
     assert sum(found["splits"].values()) == 1  # type: ignore[attr-defined]
 
 
+def test_split_files_beside_a_published_layout_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The splits of a kind are those of its publication: ids of 500 samples, of which a part of it has few."""
+    root = write_source(tmp_path / "source", ("run_1", "run_2"))
+    (root / "train.txt").write_text("run_2\n")
+    (root / "val.txt").write_text("run_1\n")
+    (note,) = [each for each in inspected(root, capsys)["notes"] if "list samples" in each]  # type: ignore[attr-defined]
+    assert note.startswith("train.txt, val.txt list samples, and ahmedml does not read them; a description that does:")
+    words = shlex.split(note.partition("`")[2].strip("`"))
+    assert command.main([*words[1:-1], str(tmp_path / words[-1])]) == 0
+    kind = str(tmp_path / "description.yaml")
+    assert command.main(["convert", str(tmp_path / "store"), "--source", str(root), "--dataset-kind", kind]) == 0
+    manifest = load_manifest(tmp_path / "store")
+    assert (manifest.split_ids("train"), manifest.split_ids("val")) == (["run_2"], ["run_1"])
+
+
 def test_names_of_a_published_layout_with_other_arrays(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("vtkmodules", reason="the extra vtk is not installed")
     found = inspected(RAW, capsys)

@@ -248,7 +248,7 @@ def test_epochs_reach_wrapped_datasets_and_nobody_else_sets_them(roots: dict[str
 
 
 def test_fields_that_only_one_store_has_are_named_or_masked(roots: dict[str, str]) -> None:
-    with pytest.raises(UnknownFieldError, match=r"b has no volume_velocity\. Read what all have, fields=\['surf"):
+    with pytest.raises(UnknownFieldError, match=r"b has no volume_velocity\. Read what all have, with `fields` \(of "):
         MixedDataset(both(roots, fields=None))
     mixed = MixedDataset(both(roots, fields=None), missing_fields="mask")
     (batch,) = DataLoader(mixed, batch_size=8)

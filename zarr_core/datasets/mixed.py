@@ -273,8 +273,8 @@ class _Masks:
             named = "; ".join(f"{name} has no {', '.join(fields)}" for name, fields in lacking.items() if fields)
             shared = [field for field in templates if field not in needed]
             raise UnknownFieldError(
-                f"the datasets of a mixture differ in their fields: {named}. Read what all have, fields={shared}, or "
-                "mask the others, missing_fields='mask'"
+                f"the datasets of a mixture differ in their fields: {named}. Read what all have, with `fields` (of "
+                f"{', '.join(shared)}), or mask the others, with missing_fields='mask'"
             )
         for field in needed:
             if not isinstance(templates[field], Tensor):

@@ -136,6 +136,14 @@ def survey(root: str) -> Survey:
         document |= beside
         tree = SampleTree(SourceDescription.model_validate(document), root)
         noted = tree.find(listing=listing)
+    if kinds and not isinstance(description.splits, SplitFiles) and (lists := guess.split_lists(complete)):
+        document = description.model_dump(mode="json", exclude_defaults=True)
+        document["splits"] = lists.model_dump(exclude={"names"})
+        there = [name for name in lists.filenames.values() if name in paths]
+        odd.append(
+            f"{', '.join(there)} list samples, and {kinds[0]} does not read them; a description that does: "
+            f"`{shell('inspect', redact(root), '--write', 'description.yaml')}`"
+        )
     named = [file.filename for file in description.fields.values() if file.choice is not None]
     examples = named if kinds else [*named, *{suffix_of(path): path for path in paths}.values()]
     extras = set(map(missing_extra, examples)) - {""}
@@ -347,15 +355,17 @@ class _Guess:
         found: dict[str, Any] = {}
         if tables := self._tables(sample_ids):
             found["tables"] = tables
-        plain = "{split}.txt"
-        if not self._lists(SplitFiles().filename, sample_ids) and self._lists(plain, sample_ids):
-            found["splits"] = {"rule": "files", "filename": plain}
+        lists = self.split_lists(sample_ids)
+        if lists is not None and lists != SplitFiles():
+            found["splits"] = lists.model_dump(exclude={"names"})
         return found
 
-    def _lists(self, filename: str, sample_ids: Collection[str]) -> bool:
-        """Whether split files of this name list a sample."""
-        splits = SplitFiles(filename=filename).assign(sample_ids, self._text)
-        return not set(sample_ids).isdisjoint(chain.from_iterable(splits.values()))
+    def split_lists(self, sample_ids: Collection[str]) -> SplitFiles | None:
+        """Split files that list a sample."""
+        for rule in (SplitFiles(), SplitFiles(filename="{split}.txt")):
+            if not set(sample_ids).isdisjoint(chain.from_iterable(rule.assign(sample_ids, self._text).values())):
+                return rule
+        return None
 
     def _text(self, path: str) -> str | None:
         return self.storage.read(path).decode(errors="replace") if path in self.paths else None
