@@ -30,7 +30,7 @@ from zarr_core.matrix.ingest import retire as retire_module
 from zarr_core.matrix.store.batch_names import later_part
 from zarr_core.matrix.store.head import HEAD
 from zarr_core.matrix.verify import verify_matrix
-from zarr_core.storage import Storage
+from zarr_core.storage import Storage, StoredObject
 from zarr_core.versioning.gc import collect_garbage
 from zarr_core.versioning.history import commits
 from zarr_core.versioning.tags import delete_tag, make_tag
@@ -248,6 +248,30 @@ def test_a_retirement_whose_response_is_lost_tells_what_it_retired(memory_root: 
     held = matrix.refresh()
     assert (held.retired.sample_ids, list(held.batches)) == (set(), ["a", "b", "c"])
     assert verify_matrix(memory_root).problems == []
+
+
+@pytest.mark.parametrize("forgets", [False, True])
+def test_a_retirement_while_earlier_generations_are_collected(
+    matrix: WideMatrix, forgets: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are collected after they were listed."""
+    listed = retire_module.documents
+
+    def then_collected(storage: Storage) -> dict[int, StoredObject]:
+        found = listed(storage)
+        monkeypatch.setattr(retire_module, "documents", listed)
+        with clocks_ahead(2 * 24 * 3600):
+            collect_garbage(Storage(matrix.url), HEAD, 3600)
+        return found
+
+    if not forgets:
+        monkeypatch.setattr(retire_module, "documents", then_collected)
+    done = matrix.retire(["a_s1"])
+    assert (done.samples, forgets or done.readable) == ({"a": ("a_s1",)}, forgets or {})
+    if forgets:
+        monkeypatch.setattr(retire_module, "documents", then_collected)
+        matrix.forget_retired()
+    assert list(listed(Storage(matrix.url))) == [done.generation]
 
 
 def test_an_earlier_library_refuses_a_matrix_with_retired_samples(matrix: WideMatrix) -> None:

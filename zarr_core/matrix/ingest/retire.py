@@ -13,7 +13,7 @@ from functools import partial
 from itertools import chain
 
 from zarr_core._util.arguments import check_names
-from zarr_core.errors import CorruptChunkError, UnknownFieldError
+from zarr_core.errors import CorruptChunkError, StoreError, UnknownFieldError
 from zarr_core.matrix.ingest.append import in_order
 from zarr_core.matrix.ingest.rewrite import BatchRewriter
 from zarr_core.matrix.read.fetch import ChunkFetcher
@@ -203,7 +203,12 @@ def readable_in(storage: Storage, state: MatrixState) -> dict[int, tuple[str, ..
     for number in sorted(documents(storage)) if retired else []:
         if number >= state.generation:
             continue
-        earlier = load(storage, HEAD, number)
+        try:
+            earlier = load(storage, HEAD, number)
+        except StoreError:
+            if number in documents(storage):
+                raise
+            continue  # collected meanwhile
         table = earlier.metadata.get("samples")
         if table is not None and table.path not in describing:
             try:
