@@ -346,6 +346,21 @@ def test_recorded_moments_and_sizes_are_checked(place: Path) -> None:
     assert any("run_1: its group's fingerprint is" in line for line in problems)
 
 
+def test_recorded_chunk_lengths_are_checked(place: Path) -> None:
+    """Training finds chunks by them, not by the indexes of shards."""
+
+    def change(document: dict[str, Any]) -> None:
+        lengths = document["attributes"]["zarr_core"]["chunk_bytes"]
+        lengths["surface/pressure"] = lengths["surface/friction"]
+        lengths["volume/pressure"] = "?"
+
+    edit_json(group_of(place, "run_1") / "zarr.json", change)
+    reason = "the recorded lengths of its chunks, chunk_bytes, are not those in its shards"
+    assert messages(check(place)) == [f"run_1, surface_pressure: {reason}", f"run_1, volume_pressure: {reason}"]
+    assert convert(KIND, place / "store", source_url=str(place / "source"), force=True, sample_ids=["run_1"]).ok
+    assert check(place).ok
+
+
 def test_values_that_are_not_finite(place: Path) -> None:
     def spoil(rows: np.ndarray) -> np.ndarray:
         rows[20], rows[21] = np.nan, np.inf

@@ -32,12 +32,15 @@ class ChunkRead:
         shard: number of the shard that holds it.
         rows: its points without padding, (<= chunk_points, dim); None if ``problem`` is not "".
         problem: what is wrong with the stored bytes, or "".
+        start, length: of its bytes in the shard; 0 for a chunk that was not written.
     """
 
     number: int | None
     shard: int
     rows: np.ndarray | None
     problem: str = ""
+    start: int = 0
+    length: int = 0
 
 
 def read_chunks(storage: Storage, path: str, layout: ArrayLayout, read_concurrency: int = 1) -> Iterator[ChunkRead]:
@@ -102,7 +105,8 @@ def _decoded(layout: ArrayLayout, chunk: ChunkRange, data: bytes) -> ChunkRead:
         rows = decode_chunk(layout, data)
     except CorruptChunkError as error:
         return ChunkRead(chunk.number, chunk.shard, None, str(error))
-    return ChunkRead(chunk.number, chunk.shard, rows[: layout.n_points - chunk.number * layout.chunk_points])
+    rows = rows[: layout.n_points - chunk.number * layout.chunk_points]
+    return ChunkRead(chunk.number, chunk.shard, rows, "", chunk.start, chunk.stop - chunk.start)
 
 
 def _in_order(function: Callable[[_Item], _Result], items: Iterable[_Item], concurrency: int) -> Iterator[_Result]:

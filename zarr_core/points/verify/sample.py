@@ -17,7 +17,7 @@ from zarr_core.format.array_metadata import CHECKSUM_BYTES, MAX_CHUNK_BYTES, Arr
 from zarr_core.format.moments import FieldMoments
 from zarr_core.format.object_names import ATTRIBUTES_KEY, QUARANTINE, ZARR_JSON
 from zarr_core.format.packed import Archive, Entry, PackedGroup, in_order, parse_head
-from zarr_core.format.shards import passes_checksum
+from zarr_core.format.shards import ChunkIndex, passes_checksum, unpack_lengths
 from zarr_core.points.read.scan import read_chunks
 from zarr_core.points.store.group import (
     chunk_object_bytes,
@@ -261,6 +261,7 @@ class _SampleCheck:
         """Check the checksum, values and source rows of every chunk; returns the moments if all are intact."""
         moments: FieldMoments | None = None
         intact, tally = True, self.found.fields[name]
+        places: list[tuple[int, int]] = []
         for chunk in read_chunks(self.storage, f"{self.entry.relpath}/{column.array_name}", layout):
             tally.chunks += 1
             if chunk.rows is None or chunk.number is None:
@@ -270,6 +271,7 @@ class _SampleCheck:
                 self.found.add(name, f"{where}: {chunk.problem} ({place})")
                 continue
             tally.points += len(chunk.rows)
+            places.append((chunk.start, chunk.length))
             if comparison is not None:
                 comparison.compare(chunk.number * layout.chunk_points, chunk.rows)
             n_bad = int(np.count_nonzero(~np.isfinite(chunk.rows)))
@@ -281,7 +283,24 @@ class _SampleCheck:
                 moments = moments.merge(part) if moments else part
         if comparison is not None and comparison.n_different:
             self.found.add(name, comparison.message)
+        if len(places) == layout.n_chunks:
+            self._check_recorded_places(name, column, layout, places)
         return moments if intact else None
+
+    def _check_recorded_places(
+        self, name: str, column: ArrayColumn, layout: ArrayLayout, places: list[tuple[int, int]]
+    ) -> None:
+        """Compare where the chunks of an array lie with the recorded lengths, by which training finds them."""
+        lengths = expect(dict, self.recorded.get("chunk_bytes", {}), "chunk_bytes").get(column.array_name)
+        if lengths is None:
+            return
+        try:
+            recorded = ChunkIndex.from_lengths(layout, unpack_lengths(expect(str, lengths, "chunk_bytes")))
+            same = places == list(zip(recorded.starts, recorded.lengths, strict=True))
+        except ValueError:
+            same = False
+        if not same:
+            self.found.add(name, "the recorded lengths of its chunks, chunk_bytes, are not those in its shards")
 
 
 def check_archive(storage: Storage, relpath: str, head: int, found: SampleFindings) -> bool:
