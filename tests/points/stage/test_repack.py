@@ -14,6 +14,7 @@ from tests.helpers.small_source import KIND, load_field, write_source
 from tests.helpers.stores import objects, write_broken
 from zarr_core.datasets import build_dataset
 from zarr_core.errors import StoreError
+from zarr_core.points.convert import conversion
 from zarr_core.points.convert.conversion import convert
 from zarr_core.points.read.reader import ZarrChunkReader
 from zarr_core.points.stage import store as staging
@@ -185,6 +186,24 @@ def test_a_sample_that_is_converted_meanwhile_wins(place: Path, monkeypatch: pyt
     monkeypatch.setattr(staging, "stage_sample", overtaken)
     stage_store(place / "store", place / "store", layout="packed")
     assert verify_store(place / "store", source=str(place / "source")).problems == []
+
+
+def test_a_conversion_during_a_repacking_is_to_be_run_again(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_source(place / "source", ("run_5",))
+    real = conversion.convert_samples
+
+    def overtaken(*arguments: Any) -> Any:
+        stage_store(place / "store", place / "store", layout="packed")
+        return real(*arguments)
+
+    monkeypatch.setattr(conversion, "convert_samples", overtaken)
+    message = (
+        "layout is 'packed' in the store, not 'directory'. Run again without .* a repacking may have changed meanwhile"
+    )
+    with pytest.raises(StoreError, match=message):
+        convert(KIND, place / "store", root=place / "source")
+    monkeypatch.undo()
+    assert statuses(convert(KIND, place / "store", root=place / "source"))["run_5"] == "converted"
 
 
 @pytest.mark.parametrize(

@@ -90,8 +90,9 @@ def check_agreement(storage: Storage, recorded: ConversionSettings, chosen: Conv
             different.append(f"{name} is {held[name]!r} in the store, not {asked[name]!r}")
     if different:
         raise StoreError(
-            f"{storage.url}: {'; '.join(different)}. Leave out what contradicts the store, or convert all samples "
-            "again with the new settings: --reconvert (reconvert=True)"
+            f"{storage.url}: {'; '.join(different)}. Run again without what contradicts the store, whose settings "
+            "another conversion or a repacking may have changed meanwhile, or convert all samples again with the new "
+            "settings: --reconvert (reconvert=True)"
         )
 
 
