@@ -188,6 +188,33 @@ def test_a_batch_consists_of_the_items_of_both_stores(roots: dict[str, str], mix
     assert repr(mixed) == "<MixedDataset: 16 samples per epoch, 4 of a, 12 of b>"
 
 
+@pytest.mark.parametrize("kind", ["the same", "a subset", "opened again", "joined"])
+@pytest.mark.parametrize("weights", [None, {"a": 1, "b": 3}])
+def test_a_sample_of_two_datasets_has_other_points_in_each(roots: dict[str, str], kind: str, weights: Any) -> None:
+    first = opened(roots["a"])
+    second: Any = {
+        "the same": first,
+        "a subset": Subset(first, range(len(first))),
+        "opened again": opened(roots["a"]),
+        "joined": ConcatDataset([opened(roots["b"]), first]),
+    }[kind]
+    mixed = MixedDataset({"a": first, "b": second}, weights, size=None if weights is None else 4 * len(second))
+    drawn: list[Any] = []
+    for epoch in range(8):
+        mixed.set_epoch(epoch)
+        drawn += [(epoch, *item["volume_pressure"].tolist()) for item in mixed.__getitems__(range(len(mixed)))]
+    # A sample has about 130 draws, two of which may be equal by chance.
+    assert len(set(drawn)) > 0.9 * len(drawn)
+
+
+def test_parts_of_a_dataset_without_common_samples_are_drawn_as_before(roots: dict[str, str]) -> None:
+    alone = opened(roots["a"])
+    mixed = MixedDataset({"a": Subset(alone, [0]), "b": Subset(alone, [1])})
+    mixed.set_epoch(3)
+    for index in range(2):
+        assert torch.equal(mixed[index]["volume_pressure"], alone[index]["volume_pressure"])
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_run_resumes_in_the_middle_with_workers(mixed: MixedDataset, workers: int) -> None:
     options: dict[str, Any] = {"num_workers": workers}

@@ -24,6 +24,7 @@ from zarr_core._util.shared_epoch import SharedEpoch
 from zarr_core.datasets.batch import Batch, BatchDataset, BatchItem
 from zarr_core.datasets.collation import domain_of
 from zarr_core.datasets.joined import Chosen, are_plain, read_joined
+from zarr_core.datasets.shared_samples import with_shared_samples
 from zarr_core.errors import UnknownFieldError, ZarrCoreError
 from zarr_core.loader.epochs import DatasetEpochs, count_repetitions, fingerprint_of
 from zarr_core.loader.permutation import Permutation
@@ -41,7 +42,8 @@ class MixedDataset(BatchDataset):
     An epoch has ``counts[name]`` samples of each dataset, in all epochs. Without ``weights`` these are all samples,
     each once. With them, a dataset that has more samples than its count goes on in the next epoch where it stopped:
     its samples occur in passes, each pass in an order of its own, so that none is lost. One that has fewer repeats
-    samples, with other points each time. Which samples an epoch has depends on seed and epoch alone.
+    samples, with other points each time. A sample that several datasets have gets other points in each of them. Which
+    samples an epoch has depends on seed and epoch alone.
 
     Until :meth:`set_epoch` is called, which the sampler does, samples of a dataset whose count is not a multiple of its
     size are drawn with torch's random generator, like points.
@@ -97,9 +99,11 @@ class MixedDataset(BatchDataset):
         self.counts = _counts({name: len(dataset) for name, dataset in datasets.items()}, weights, size)
         self._parts: list[_Part] = []
         start = 0
+        shared = with_shared_samples(self.datasets)
         for name, count in self.counts.items():
             dataset = self.datasets[name]
-            self._parts.append(_Part(name, dataset, len(dataset), start, count, _key(self.seed, name)))
+            turn = (shared.index(name), len(shared)) if name in shared else (0, 1)
+            self._parts.append(_Part(name, dataset, len(dataset), start, count, _key(self.seed, name), *turn))
             start += count
         self._stops = list(accumulate(self.counts.values()))
         count_repetitions(self)
@@ -215,6 +219,7 @@ class _Part:
         size: its samples.
         start, count: its places in an epoch.
         key: seed of its passes.
+        turn, turns: its number among the datasets with samples in common, and how many there are.
     """
 
     name: str
@@ -223,9 +228,11 @@ class _Part:
     start: int
     count: int
     key: int
+    turn: int
+    turns: int
 
     def sample(self, place: int, epoch: int | None, repetition: int) -> int:
-        """The sample at a place of an epoch; its repetitions within the epoch are told apart."""
+        """The sample at a place of an epoch; its repetitions within the epoch are told apart, also in other parts."""
         slot = place - self.start
         if self.count % self.size == 0:
             passed, sample = divmod(slot, self.size)
@@ -237,6 +244,7 @@ class _Part:
             passed = number - before // self.size
             sample = _pass(self.size, self.key, number, offset // _BLOCK)[offset % _BLOCK]
         passed += repetition * (-(-self.count // self.size) + 1)  # the most passes that an epoch has places of
+        passed = passed * self.turns + self.turn
         return Repeated(sample, passed) if passed else sample
 
 
