@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 
 from zarr_core import write_sample
+from zarr_core.convert import convert
 from zarr_core.info import format_store
 from zarr_core.points.store.head import load_manifest
+from zarr_core.sources.description import SourceDescription
 from zarr_core.stores.layouts import LayoutInfo
 from zarr_core.stores.summary import StoreInfo, store_info
 
@@ -39,3 +41,18 @@ def test_objects_and_requests_are_those_of_the_bucket(memory_root: str) -> None:
     assert "directory (1 samples, 9 objects each; a draw: 3 GETs, USD 1.20 per million draws at 0.4 per" in printed
     printed = format_store(write(f"{memory_root}/packed", "packed", "a", "b"))
     assert "packed (2 samples, 1 object each; a draw: 2 GETs, USD 0.80 per million draws at 0.4 per million)" in printed
+
+
+def test_units_of_fields_that_the_first_sample_lacks(tmp_path: Path) -> None:
+    for sample_id in ("a", "b"):
+        (tmp_path / "source" / sample_id).mkdir(parents=True)
+        np.savez(tmp_path / "source" / sample_id / "mesh.npz", xyz=np.zeros((9, 3)), p=np.ones(9))
+    np.savez(tmp_path / "source" / "b" / "heat.npz", q=np.ones(9))
+    files = {
+        "surface_position": {"file": "mesh.npz", "array": "xyz", "units": "m"},
+        "surface_heat": {"file": "heat.npz", "array": "q", "units": "W m-2"},
+    }
+    described = {"name": "cars", "samples": "*", "files": files, "optional": ["surface_heat"]}
+    convert(SourceDescription.model_validate(described), tmp_path / "store", root=tmp_path / "source")
+    fields = store_info(tmp_path / "store").fields
+    assert {name: field.units for name, field in fields.items()} == {"surface_position": "m", "surface_heat": "W m-2"}

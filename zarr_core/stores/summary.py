@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from functools import partial
-from itertools import chain, compress, islice
+from itertools import chain, compress
 from typing import Any
 
 from zarr_core._util.documents import DocumentError, expect
@@ -285,10 +285,13 @@ def _points_info(storage: Storage, state: StoreManifest, committed: float | None
     """What the summary of a point store has beside that of every store."""
     entries = list(state.samples.values())
     units: dict[str, str] = {}
-    for first in islice(state.samples, 1):  # arrays of a store are alike: it has the units of all
+    first: dict[str, str] = {}  # arrays of a field are alike: the first sample with it has the units of all
+    for sample_id in reversed(list(state.samples)):
+        first |= dict.fromkeys(state.fields_of(sample_id), sample_id)
+    for sample_id in dict.fromkeys(first.values()):
         try:
-            for name, array in SampleGroup(storage, state, first).arrays().items():
-                units[name] = array.units
+            for name, array in SampleGroup(storage, state, sample_id).arrays().items():
+                units[name] = units.get(name) or array.units
         except StoreError as error:
             warnings.warn(str(error), stacklevel=3)
     splits = {}
