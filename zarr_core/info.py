@@ -177,7 +177,7 @@ def _statistics(info: StoreInfo) -> str:
     if info.statistics.outdated:
         text += ", before this generation was committed"
     if "points" in info.origin:
-        text += f"; of all points of the source, of which this copy has {info.origin['points']}"
+        text += f"; of all points of the source, of which this copy has {info.origin['points']}, in whole chunks"
     return text
 
 

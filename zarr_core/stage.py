@@ -111,7 +111,8 @@ def _result(store: str, parts: str, report: StageReport | MatrixStageReport, hel
         reason = "that the source has changed or dropped, or never had, and the copy names no more"
         lines += counted(f"  samples {reason}; their bytes stay until gc", held["left"])
     if "points" in held["origin"]:
-        lines.append(f"points: {held['origin']['points']} of each sample; the statistics are those of all points")
+        kept = f"{held['origin']['points']} of each sample, in whole chunks"
+        lines.append(f"points: {kept}; the statistics are those of all points")
     return cli.Result("\n".join(lines), document, problems, report.ok)
 
 

@@ -460,12 +460,14 @@ def test_the_command_line(source: Path, tmp_path: Path, capsys: pytest.CaptureFi
 def test_a_thin_copy_by_the_command_line(source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     copy = str(tmp_path / "copy")
     assert main([copy, "--source", str(source), "--points", "volume=20", "--layout", "packed"]) == 0
-    said = "points: volume=20 of each sample; the statistics are those of all points"
+    said = "points: volume=20 of each sample, in whole chunks; the statistics are those of all points"
     assert said in capsys.readouterr().out.splitlines()
     assert info([copy]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert any(line.startswith("copy of") and line.endswith("points volume=20") for line in lines)
-    assert any("of all points of the source, of which this copy has volume=20" in line for line in lines)
+    assert any(
+        "of all points of the source, of which this copy has volume=20, in whole chunks" in line for line in lines
+    )
     assert any("volume: 32 to 32 per sample" in line for line in lines)
     assert main([copy, "--source", str(source), "--points", "wake=20"]) == 1
     assert "no domain 'wake'; domains are surface, volume" in capsys.readouterr().err
