@@ -23,6 +23,7 @@ from zarr_core.benchmark.wording import Wording, format_size, readable_count, re
 from zarr_core.errors import ZarrCoreError
 from zarr_core.points.convert.conversion import convert
 from zarr_core.points.read.reader import ZarrChunkReader
+from zarr_core.points.stage.store import stage_store
 from zarr_core.points.store.head import load_manifest
 from zarr_core.reports.pages import as_svg
 from zarr_core.sources import resolve_kind
@@ -285,6 +286,20 @@ def test_differences_fail_and_are_on_the_page(place: Path, tmp_path: Path) -> No
     assert main(arguments) == 1
     assert "rows differ from the source" in (output / "report.html").read_text()
     assert not json.loads((output / "report.json").read_text())["equivalence"]["ok"]
+
+
+def test_a_thin_copy_is_not_compared_with_the_whole_source(place: Path, tmp_path: Path) -> None:
+    stage_store(str(place / "store"), str(tmp_path / "thin"), points="volume=32")
+    with pytest.raises(
+        ZarrCoreError, match=r"has volume=32 of the points of .*: measure the store that it is a copy of"
+    ):
+        run_benchmark(str(place / "source"), str(tmp_path / "thin"), tmp_path / "report")
+
+
+def test_a_draw_of_more_points_than_there_are_is_named_by_those_that_there_are(place: Path, tmp_path: Path) -> None:
+    found = run_benchmark(str(place / "source"), str(place / "store"), tmp_path, repeats=1, num_volume_points=100)
+    assert found["reads"]["num_points"] == {"surface": 214, "volume": 100}
+    assert "a sample of 214 surface + 100 volume points" in Wording(found).detail
 
 
 def test_a_store_of_another_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -45,14 +45,21 @@ def make_report(request: BenchmarkRequest) -> tuple[dict[str, Any], dict[str, An
         scalar on its surface).
 
     Raises:
-        ZarrCoreError: no sample can be found in the source.
+        ZarrCoreError: no sample can be found in the source, or the store is a thin copy.
     """
     reader = ZarrChunkReader(request.store)
+    origin = reader.manifest.origin
+    if "points" in origin:
+        raise ZarrCoreError(
+            f"{redact(request.store)} has {origin['points']} of the points of its samples: reading them is less "
+            f"work than reading the source: measure the store that it is a copy of, {origin['store']}"
+        )
     num_points = points_by_domain(reader.manifest.domains, request.num_surface_points, request.num_volume_points)
     chosen = reader.sample_ids[: request.samples]
     source = ComparedSource.open(request.source, reader.manifest, request.dataset_kind)
     equivalence = verify_store(request.store, source=source, sample_ids=chosen, progress=request.progress)
     samples = []
+    most: dict[str, int] = {}
     for sample_id in chosen:
         sample = locate_sample(reader, source, sample_id)
         if sample is not None:  # else the equivalence check has reported that its files no longer exist
@@ -62,6 +69,10 @@ def make_report(request: BenchmarkRequest) -> tuple[dict[str, Any], dict[str, An
             f"none of the {len(chosen)} samples of {redact(request.store)} are in {source.files.url}; "
             "the source must be the folder or URL that the store was made from"
         )
+    for sample in samples:
+        for domain, grid in reader.manifest.samples[sample.sample_id].domains.items():
+            most[domain] = max(most.get(domain, 0), grid.n_points)
+    num_points = {domain: min(n, most[domain]) for domain, n in num_points.items() if domain in most}
     bar = partial(tqdm, unit="sample", disable=not request.progress)
     ids = [sample.sample_id for sample in samples]
     report = {
