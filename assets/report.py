@@ -21,8 +21,8 @@ def report_asset(dataset: DatasetDeclaration) -> dg.AssetsDefinition:
 
     @derived_asset(dataset, "statistics", metadata, {"html", "matplotlib"}, way_out)
     def benchmark_report() -> dg.MaterializeResult:
-        """Bytes, requests and samples per second of training reads, against the `.pt` files, as a page to look at and
-        as JSON.
+        """Bytes, requests and samples per second of training reads, against the files of the source, as a page to look
+        at and as JSON.
         """
         # Imports matplotlib, which a code server that only lists assets does not need.
         from zarr_core.benchmark import run_benchmark

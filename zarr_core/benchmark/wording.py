@@ -9,7 +9,7 @@ from zarr_core._util.command_line import table
 from zarr_core._util.units import format_size
 from zarr_core.reports.points import describe_points, describe_ranges
 
-#: The ways to get a training sample, in the order of every table and figure: ``.pt`` files, the whole sample of the
+#: The ways to get a training sample, in the order of every table and figure: the source files, the whole sample of the
 #: store, a draw from it.
 WAYS = ("pt", "full", "drawn")
 Table = list[list[str]]
@@ -37,7 +37,7 @@ class Wording:
         counts = report["reads"]["num_points"].items()
         self.points = " + ".join(f"{n:,} {domain}" for domain, n in counts) + " points"
         self.share = readable_share(self._total["drawn"]["bytes"] / self._total["pt"]["bytes"])
-        names = (".pt files, then subsample", "store, whole sample", f"store, {self.points}")
+        names = ("source files, then subsample", "store, whole sample", f"store, {self.points}")
         self.ways = dict(zip(WAYS, names, strict=True))
         self._fps = {way: report["throughput"][way]["samples_per_s"] for way in WAYS}
 
@@ -51,7 +51,7 @@ class Wording:
         """The byte counts behind the headline's percentage."""
         drawn, source = self._total["drawn"], self._total["pt"]
         return (
-            f"{format_size(drawn['bytes'])} instead of {format_size(source['bytes'])} of .pt files for a sample of "
+            f"{format_size(drawn['bytes'])} instead of {format_size(source['bytes'])} of source files for a sample of "
             f"{self.points}, in {readable_count(drawn['requests'])} requests"
         )
 
@@ -92,26 +92,26 @@ class Wording:
         reads, store = self.report["reads"], self.report["store"]
         fewer = self._total["pt"]["bytes"] / self._total["drawn"]["bytes"]
         first = readable_count(reads["first"]["drawn"]["requests"])
-        sizes = f"{format_size(store['bytes_stored'])} stored for {format_size(store['bytes_source'])} of .pt files"
+        sizes = f"{format_size(store['bytes_stored'])} stored for {format_size(store['bytes_source'])} of source files"
         layouts = " and ".join(store["layouts"])
         stored = f"{store['objects_stored']:,} objects ({layouts}{_inodes(store['inodes_stored'])})"
         source = f"{store['objects_source']:,} files{_inodes(store['inodes_source'])}"
         rates = f"{self._fps['drawn']:,.0f} instead of {self._fps['pt']:,.0f}"
         return [
-            (f"{fewer:.1f}x", "fewer bytes per training step than loading the .pt files"),
+            (f"{fewer:.1f}x", "fewer bytes per training step than loading the source files"),
             (
                 readable_count(self._total["drawn"]["requests"]),
                 f"requests per sample for {len(reads['fields'])} fields, {first} at the first read of a sample",
             ),
             (self.stored_share, f"of the source's size: {sizes}, in {stored} for {source}"),
-            (f"{self._fps['drawn'] / self._fps['pt']:.1f}x", f"the samples per second of the .pt files ({rates})"),
+            (f"{self._fps['drawn'] / self._fps['pt']:.1f}x", f"the samples per second of the source files ({rates})"),
         ]
 
     @property
     def bytes_table(self) -> Table:
         """Bytes and requests per sample: one row per field, the sum, and the first read of a sample."""
         reads = self.report["reads"]
-        header = ["per sample", ".pt", "requests", "whole", "requests", "drawn", "requests", "drawn / .pt"]
+        header = ["per sample", "source", "requests", "whole", "requests", "drawn", "requests", "drawn / source"]
         rows = [header]
         lines = {**reads["fields"], "sum": reads["total"], "first read of a sample": reads["first"]}
         for name, ways in lines.items():
@@ -125,7 +125,7 @@ class Wording:
     @property
     def throughput_table(self) -> Table:
         """Samples per second and milliseconds per sample, one row per way."""
-        rows = [["one process, one thread", "samples/s", "p50 ms", "p99 ms", "relative to .pt"]]
+        rows = [["one process, one thread", "samples/s", "p50 ms", "p99 ms", "relative to source"]]
         for way, name in self.ways.items():
             measured = self.report["throughput"][way]
             times = [f"{measured['p50_ms']:.2f}", f"{measured['p99_ms']:.2f}"]
