@@ -296,7 +296,7 @@ def test_the_latest_batches_are_checked_first_and_the_others_in_turn(tmp_path: P
     assert len(set(chosen)) == 4
     assert set(chosen) <= set(known)
     assert not choose(matrix, ["b"], 2)
-    matrix.append("b@home", ["other"], {"beta": np.zeros((1, 30), "f4")})  # has left it, and is no part of "b"
+    matrix.append("b@home", ["other"], {"beta": np.zeros((1, 30), "f4")})  # has left it, and does not belong to "b"
     assert not choose(matrix, ["b"], 2)
     later = WideMatrix.open(tmp_path / "m", generation=6)
     assert choose(later, known, 2)[2:] != chosen[2:]

@@ -343,7 +343,8 @@ def archive_problem(storage: Storage, head: Head[S], state: S) -> str:
 def _next_number(storage: Storage, current: int, overtaken: bool) -> int:
     """Number of the generation after the current one (0: there is no head).
 
-    No number is given twice: if the head was deleted, or restored from a backup, later generations are still archived.
+    No number is given twice: if the head was deleted, or restored from a backup, later generations are still archived,
+    unless gc has deleted the next one.
 
     Args:
         storage: the store.
