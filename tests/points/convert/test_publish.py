@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 import torch
 
-from tests.helpers.commits import add
+from tests.helpers.commits import add, lose_commits
 from tests.helpers.described_source import Source
 from tests.helpers.small_source import KIND, write_source
 from tests.helpers.stores import nan, write_broken
-from zarr_core.errors import CommitConflict, SourceError, StoreError
+from zarr_core.errors import SourceError, StoreError
 from zarr_core.info import format_sample
 from zarr_core.points.convert import conversion as convert_module
 from zarr_core.points.convert.conversion import convert, convert_samples, iter_convert
@@ -272,15 +272,7 @@ def test_a_conversion_goes_on_if_other_writers_keep_committing_first(
     tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A long conversion commits once a minute, here after each sample; the last commit has what others left out."""
-    swap, lost = Storage.replace, itertools.count()
-
-    def overtaken(self: Storage, name: str, data: bytes, version: str | None) -> None:
-        if next(lost) < 30:
-            raise CommitConflict("another writer")
-        swap(self, name, data, version)
-
-    monkeypatch.setattr(Storage, "replace", overtaken)
-    monkeypatch.setattr("zarr_core.versioning.generations.time.sleep", lambda _: None)
+    lose_commits(monkeypatch, 30)
     monkeypatch.setattr(convert_module, "_COMMIT_SECONDS", -1)
     report = convert(KIND, tmp_path / "store", root=source)
     assert report.ok

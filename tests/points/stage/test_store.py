@@ -19,11 +19,12 @@ import yaml
 from filelock import FileLock
 
 import zarr_core.points.stage.store
+from tests.helpers.commits import lose_commits
 from tests.helpers.faults import KILLS_OF_A_COMMIT, Kill, is_killed
 from tests.helpers.small_source import KIND, write_source
 from tests.helpers.stores import assert_reads_equal, flip, objects, shards
 from zarr_core.datasets import ZarrPointDataset, build_dataset
-from zarr_core.errors import CommitConflict, StoreError, UnknownFieldError, ZarrCoreError
+from zarr_core.errors import StoreError, UnknownFieldError, ZarrCoreError
 from zarr_core.info import main as info
 from zarr_core.loader import EpochBatchSampler, ResumableLoader
 from zarr_core.points.convert.conversion import convert
@@ -207,15 +208,7 @@ def test_what_was_converted_into_a_copy_is_named_when_it_leaves(
 def test_a_stage_goes_on_if_other_writers_keep_committing_first(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    swap, lost = Storage.replace, itertools.count()
-
-    def overtaken(self: Storage, name: str, data: bytes, version: str | None) -> None:
-        if next(lost) < 30:
-            raise CommitConflict("another writer")
-        swap(self, name, data, version)
-
-    monkeypatch.setattr(Storage, "replace", overtaken)
-    monkeypatch.setattr("zarr_core.versioning.generations.time.sleep", lambda _: None)
+    lose_commits(monkeypatch, 30)
     monkeypatch.setattr(zarr_core.points.stage.store, "_COMMIT_SECONDS", 0.0)
     assert stage_store(source, tmp_path / "copy").ok
     assert_reads_equal(tmp_path / "copy", source, ["run_1", "run_2", "run_3"])
