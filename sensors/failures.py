@@ -11,12 +11,9 @@ from datetime import UTC, datetime
 
 import dagster as dg
 from zarr_core.platform.resources.alerts import Alerts
-from zarr_core.platform.sensors.dagster_internals.queries import (
-    failing_checks,
-    failing_ticks,
-    older_than_its_source,
-    stale_assets,
-)
+from zarr_core.platform.sensors.dagster_internals.evaluations import failing_checks
+from zarr_core.platform.sensors.dagster_internals.freshness import older_than_its_source, stale_assets
+from zarr_core.platform.sensors.dagster_internals.queries import failing_ticks
 from zarr_core.platform.sensors.dagster_internals.runs import is_run_of
 from zarr_core.platform.sensors.messages import asset_page, cancellation_message, check_message, failure_message, page
 from zarr_core.platform.sensors.operating import if_red

@@ -3,7 +3,7 @@
 import os
 
 import dagster as dg
-from zarr_core.platform.sensors.dagster_internals.queries import failed_evaluations
+from zarr_core.platform.sensors.dagster_internals.evaluations import failed_evaluations
 from zarr_core.platform.sensors.dagster_internals.runs import innermost, reason_of_failure, will_be_retried
 
 # The address of the webserver, as a person's browser reaches it; alerts link its pages if it is set.

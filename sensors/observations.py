@@ -12,11 +12,10 @@ from functools import cached_property
 from typing import Any, Protocol
 
 import dagster as dg
+from zarr_core.platform.sensors.dagster_internals.evaluations import is_being_evaluated, latest_check
 from zarr_core.platform.sensors.dagster_internals.events import report_runless_events
 from zarr_core.platform.sensors.dagster_internals.queries import (
     has_open_work,
-    is_being_evaluated,
-    latest_check,
     latest_observation,
     materialized_versions,
     observed_versions,

@@ -8,7 +8,8 @@ import os
 from datetime import UTC, datetime, timedelta
 
 import dagster as dg
-from zarr_core.platform.sensors.dagster_internals.queries import has_latest_checks, runs_with_latest_events
+from zarr_core.platform.sensors.dagster_internals.evaluations import has_latest_checks
+from zarr_core.platform.sensors.dagster_internals.queries import runs_with_latest_events
 from zarr_core.platform.sensors.dagster_internals.runs import delete_run, delete_ticks
 from zarr_core.platform.sensors.operating import if_red
 

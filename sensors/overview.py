@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 
 import dagster as dg
 from zarr_core.platform.sensors.behind import Conversions
-from zarr_core.platform.sensors.dagster_internals.queries import latest_evaluations
+from zarr_core.platform.sensors.dagster_internals.evaluations import latest_evaluations
 from zarr_core.platform.sensors.observations import WatchedSource
 from zarr_core.platform.sensors.operating import page_of
 from zarr_core.platform.sensors.pending import natural_order

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Sequence
 from itertools import islice
 
 import dagster as dg
-from zarr_core.platform.sensors.dagster_internals.queries import last_evaluation
+from zarr_core.platform.sensors.dagster_internals.evaluations import last_evaluation
 from zarr_core.platform.sensors.deadline import within_the_tick
 from zarr_core.platform.sensors.overview import Row, when
 

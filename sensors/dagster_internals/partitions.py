@@ -58,14 +58,34 @@ def unconverted_partitions(
 
 def _failed_partitions(instance: dg.DagsterInstance, key: dg.AssetKey) -> dict[str, int]:
     """Partitions whose last run failed, and which were not materialized since, with the storage id of the attempt."""
-    attempts = instance.event_log_storage.get_latest_asset_partition_materialization_attempts_without_materializations(
-        key
-    )
+    attempts = _attempts(instance, key)
     run_ids = {run_id for run_id, _ in attempts.values()}
-    failure = [dg.DagsterRunStatus.FAILURE]
-    runs = instance.get_runs(dg.RunsFilter(run_ids=list(run_ids), statuses=failure)) if run_ids else []
-    failed = {run.run_id for run in runs}
-    return {partition: at for partition, (run_id, at) in attempts.items() if run_id in failed}
+    runs = _runs_with_status(instance, run_ids, [dg.DagsterRunStatus.FAILURE])
+    return _made_by(attempts, {run.run_id for run in runs})
+
+
+def _attempts(instance: dg.DagsterInstance, key: dg.AssetKey) -> dict[str, tuple[str, int]]:
+    """Run and storage id of the last attempt at each partition that was not materialized since."""
+    storage = instance.event_log_storage
+    return storage.get_latest_asset_partition_materialization_attempts_without_materializations(key)
+
+
+def _made_by(attempts: dict[str, tuple[str, int]], run_ids: Collection[str]) -> dict[str, int]:
+    """Partitions whose last attempt was made by one of the runs, with the storage id of the attempt."""
+    found = {}
+    for partition, (run_id, at) in attempts.items():
+        if run_id in run_ids:
+            found[partition] = at
+    return found
+
+
+def _runs_with_status(
+    instance: dg.DagsterInstance, run_ids: Collection[str], statuses: list[dg.DagsterRunStatus]
+) -> list[dg.DagsterRun]:
+    # Without ids, the filter would take every run.
+    if not run_ids:
+        return []
+    return list(instance.get_runs(dg.RunsFilter(run_ids=list(run_ids), statuses=statuses)))
 
 
 def partitions_seen_by(
@@ -100,14 +120,35 @@ def cancelled_partitions(instance: dg.DagsterInstance, key: dg.AssetKey, sources
         key: the asset.
         sources: assets with the same partitions that it is made from.
     """
-    storage = instance.event_log_storage
-    attempts = storage.get_latest_asset_partition_materialization_attempts_without_materializations(key)
-    cancelled_runs = _cancelled_runs(instance, {run_id for run_id, _ in attempts.values()})
-    cancelled = {partition: at for partition, (run_id, at) in attempts.items() if run_id in cancelled_runs}
+    sources = list(sources)
+    attempts = _attempts(instance, key)
+    cancelled = _made_by(attempts, _cancelled_runs(instance, {run_id for run_id, _ in attempts.values()}))
+    for partition, at in _cancelled_before_a_run(instance, key, sources).items():
+        if partition not in attempts:
+            cancelled[partition] = at
+    for source in sources:
+        observed = instance.event_log_storage.get_latest_storage_id_by_partition(
+            source, dg.DagsterEventType.ASSET_OBSERVATION
+        )
+        for partition, at in list(cancelled.items()):
+            if observed.get(partition, 0) > at:
+                del cancelled[partition]
+    return set(cancelled)
+
+
+def _cancelled_before_a_run(
+    instance: dg.DagsterInstance, key: dg.AssetKey, sources: Iterable[dg.AssetKey]
+) -> dict[str, int]:
+    """Partitions of cancelled backfills, with the storage id of the last observation before the backfill ended.
+
+    Without those that were made since: by a run of the backfill that had ended, or because a person requested it.
+    """
     filters = BulkActionsFilter(statuses=[BulkActionStatus.CANCELING, BulkActionStatus.CANCELED])
     backfills = [each for each in instance.get_backfills(filters=filters) if key in (each.asset_selection or ())]
-    materialization = dg.DagsterEventType.ASSET_MATERIALIZATION
-    made = storage.get_latest_storage_id_by_partition(key, materialization) if backfills else {}
+    if not backfills:
+        return {}
+    made = instance.event_log_storage.get_latest_storage_id_by_partition(key, dg.DagsterEventType.ASSET_MATERIALIZATION)
+    cancelled: dict[str, int] = {}
     for backfill in backfills:
         if backfill.asset_backfill_data is None:
             continue
@@ -115,20 +156,15 @@ def cancelled_partitions(instance: dg.DagsterInstance, key: dg.AssetKey, sources
         ended = backfill.backfill_end_timestamp or backfill.backfill_timestamp
         at = max((_last_observation_before(instance, source, ended) for source in sources), default=0)
         began = _last_materialization_before(instance, key, backfill.backfill_timestamp)
-        for partition in set(targets) - attempts.keys():
-            # Unless it was made since: by a run of the backfill that had ended, or because a person requested it.
+        for partition in targets:
             if made.get(partition, 0) <= began:
                 cancelled[partition] = max(at, cancelled.get(partition, 0))
-    for source in sources:
-        observed = storage.get_latest_storage_id_by_partition(source, dg.DagsterEventType.ASSET_OBSERVATION)
-        cancelled = {partition: at for partition, at in cancelled.items() if observed.get(partition, 0) <= at}
-    return set(cancelled)
+    return cancelled
 
 
 def _cancelled_runs(instance: dg.DagsterInstance, run_ids: set[str]) -> set[str]:
     """Those of the runs that a person cancelled."""
-    statuses = [dg.DagsterRunStatus.CANCELING, dg.DagsterRunStatus.CANCELED]
-    runs = instance.get_runs(dg.RunsFilter(run_ids=list(run_ids), statuses=statuses)) if run_ids else []
+    runs = _runs_with_status(instance, run_ids, [dg.DagsterRunStatus.CANCELING, dg.DagsterRunStatus.CANCELED])
     return {run.run_id for run in runs if not _failed_backfill(instance, run)}
 
 

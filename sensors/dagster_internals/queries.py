@@ -1,25 +1,21 @@
 """Questions to an instance of Dagster.
 
 The versions of all partitions take one query here; the public interface takes one per partition. It does not know the
-partitions that a run was created for, the open backfills, or what was cancelled.
+partitions that a run was created for, or the open backfills.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 import dagster as dg
-from dagster._core.definitions.assets.graph.base_asset_graph import BaseAssetGraph
 from dagster._core.definitions.automation_condition_sensor_definition import DEFAULT_AUTOMATION_CONDITION_SENSOR_NAME
-from dagster._core.definitions.freshness import FreshnessState, TimeWindowFreshnessPolicy
 from dagster._core.execution.backfill import BulkActionsFilter, BulkActionStatus
 from dagster._core.scheduler.instigation import InstigatorState, TickStatus
-from dagster._core.storage.asset_check_execution_record import AssetCheckExecutionRecordStatus
 from dagster._core.storage.dagster_run import NOT_FINISHED_STATUSES
 from dagster._core.storage.event_log import SqlEventLogStorage, SqlEventLogStorageTable
 from dagster._core.storage.sqlalchemy_compat import db_select
 from dagster._core.storage.tags import GRPC_INFO_TAG
-from zarr_core.platform.sensors.dagster_internals.partitions import unconverted_partitions
 from zarr_core.platform.sensors.dagster_internals.runs import innermost
 from zarr_core.platform.sensors.dagster_internals.tags import DATA_VERSION
 from zarr_core.platform.sensors.pending import natural_order
@@ -140,16 +136,6 @@ def _runs_of_latest_records(instance: dg.DagsterInstance, key: dg.AssetKey) -> s
         return {run_id for (run_id,) in rows}
 
 
-def has_latest_checks(instance: dg.DagsterInstance, run_id: str) -> bool:
-    """Whether a run evaluated a check that was not evaluated since."""
-    events = instance.all_logs(run_id, of_type=dg.DagsterEventType.ASSET_CHECK_EVALUATION)
-    checks = {
-        event.dagster_event.asset_check_evaluation_data.asset_check_key for event in events if event.dagster_event
-    }
-    latest = instance.event_log_storage.get_latest_asset_check_execution_by_key(list(checks))
-    return any(execution.run_id == run_id for execution in latest.values())
-
-
 def runs_of_code_server(instance: dg.DagsterInstance, location: str | None) -> list[dg.DagsterRun]:
     """Runs in progress that the code server of a location has started as processes of its machine.
 
@@ -159,76 +145,6 @@ def runs_of_code_server(instance: dg.DagsterInstance, location: str | None) -> l
     runs = instance.get_runs(dg.RunsFilter(statuses=statuses))
     origins = ((run, run.remote_job_origin) for run in runs if GRPC_INFO_TAG in run.tags)
     return [run for run, origin in origins if origin is not None and origin.location_name == location]
-
-
-def failed_evaluations(instance: dg.DagsterInstance, run_id: str) -> list[dg.AssetCheckEvaluation]:
-    """The checks of a run that did not pass and made it fail."""
-    events = instance.all_logs(run_id, of_type=dg.DagsterEventType.ASSET_CHECK_EVALUATION)
-    checks = [event.dagster_event.asset_check_evaluation_data for event in events if event.dagster_event]
-    return [check for check in checks if not check.passed and _fails_its_run(check)]
-
-
-def latest_evaluations(
-    instance: dg.DagsterInstance, keys: Iterable[dg.AssetCheckKey]
-) -> dict[dg.AssetCheckKey, tuple[dg.AssetCheckEvaluation, str] | None]:
-    """The latest evaluation of each check, and the id of its run, which is "" if a sensor reported it.
-
-    None for a check that is being evaluated, or whose run ended before it was. A check that never was is left out.
-    """
-    latest: dict[dg.AssetCheckKey, tuple[dg.AssetCheckEvaluation, str] | None] = {}
-    records = instance.event_log_storage.get_latest_asset_check_execution_by_key(list(keys))
-    for key, record in records.items():
-        event = record.event.dagster_event if record.event else None
-        evaluated = event is not None and event.event_type is dg.DagsterEventType.ASSET_CHECK_EVALUATION
-        latest[key] = (event.asset_check_evaluation_data, record.run_id) if event and evaluated else None
-    return latest
-
-
-def failing_checks(
-    instance: dg.DagsterInstance, keys: Iterable[dg.AssetCheckKey]
-) -> dict[str, tuple[dg.AssetCheckEvaluation, str] | None]:
-    """Checks whose latest evaluation did not pass and did not fail its run, warnings included.
-
-    Returns:
-        By the name of the check with its asset: the evaluation and the id of its run, which is "" if a sensor reported
-        it. None for a check that is being evaluated, or whose run ended before it was.
-    """
-    failing: dict[str, tuple[dg.AssetCheckEvaluation, str] | None] = {}
-    for key, found in latest_evaluations(instance, keys).items():
-        if found is None or (not found[0].passed and not _fails_its_run(found[0])):
-            failing[key.to_user_string()] = found
-    return failing
-
-
-def _fails_its_run(check: dg.AssetCheckEvaluation) -> bool:
-    return bool(check.blocking) and check.severity is dg.AssetCheckSeverity.ERROR
-
-
-def latest_check(instance: dg.DagsterInstance, key: dg.AssetCheckKey) -> dg.AssetCheckEvaluation | None:
-    """The latest evaluation of a check; None if it never was, or is just being evaluated."""
-    for record in instance.event_log_storage.get_asset_check_execution_history(key, limit=1):
-        event = record.event.dagster_event if record.event else None
-        if event and event.event_type is dg.DagsterEventType.ASSET_CHECK_EVALUATION:
-            return event.asset_check_evaluation_data
-    return None
-
-
-def last_evaluation(instance: dg.DagsterInstance, key: dg.AssetCheckKey) -> dg.AssetCheckEvaluation | None:
-    """The latest evaluation of a check, also if a run began another one since; None if it never was evaluated."""
-    ended = {AssetCheckExecutionRecordStatus.SUCCEEDED, AssetCheckExecutionRecordStatus.FAILED}
-    for record in instance.event_log_storage.get_asset_check_execution_history(key, limit=1, status=ended):
-        event = record.event.dagster_event if record.event else None
-        return event.asset_check_evaluation_data if event else None
-    return None
-
-
-def is_being_evaluated(instance: dg.DagsterInstance, key: dg.AssetCheckKey) -> bool:
-    """Whether a run that has not ended is about to evaluate a check."""
-    for record in instance.event_log_storage.get_asset_check_execution_history(key, limit=1):
-        run = instance.get_run_by_id(record.run_id) if record.run_id else None
-        planned = record.status is AssetCheckExecutionRecordStatus.PLANNED
-        return planned and run is not None and not run.is_finished
-    return False
 
 
 def failing_ticks(
@@ -270,86 +186,3 @@ def failing_ticks(
                 # Of a Failure, which code raises for people to read, the class says nothing.
                 failing[state.instigator_name] = message.removeprefix(f"{dg.Failure.__module__}.Failure: ")
     return failing
-
-
-def stale_assets(instance: dg.DagsterInstance, graph: BaseAssetGraph, at: float) -> list[dg.AssetKey]:
-    """Assets that fail their freshness policy, which the daemon evaluates.
-
-    To the daemon, the state of an asset that was never materialized is UNKNOWN. Here it fails, too, when it has been in
-    that state for longer than its policy's window.
-    """
-
-    def is_stale(key: dg.AssetKey, state: FreshnessState, since: float) -> bool:
-        policy = graph.get(key).freshness_policy
-        if state is FreshnessState.UNKNOWN and isinstance(policy, TimeWindowFreshnessPolicy):
-            return at - since > policy.fail_window.to_timedelta().total_seconds()
-        return state is FreshnessState.FAIL
-
-    records = instance.get_freshness_state_records(list(graph.get_all_asset_keys())).items()
-    return sorted(key for key, each in records if is_stale(key, each.freshness_state, each.updated_at.timestamp()))
-
-
-def older_than_its_source(instance: dg.DagsterInstance, graph: BaseAssetGraph, key: dg.AssetKey, at: float) -> bool:
-    """Whether an observable asset that this one is made from changed before a time and this one lacks the change.
-
-    That is so if it was not materialized since, or if a partition of an asset in between was not. A partition that
-    arrived and whose conversion failed does not count: its source is not what this asset waits for.
-    """
-    latest = instance.get_latest_materialization_event(key)
-    made = latest.timestamp if latest else 0.0
-    ancestors, waiting = {key}, [key]
-    while waiting:
-        new = graph.get(waiting.pop()).parent_keys - ancestors
-        ancestors |= new
-        waiting += new
-    for source in ancestors:
-        if not graph.get(source).is_observable:
-            continue
-        refused: set[str] = set()
-        observed_at = []
-        partitions = graph.get(source).partitions_def
-        if isinstance(partitions, dg.DynamicPartitionsDefinition) and partitions.name is not None:
-            registered = instance.get_dynamic_partitions(partitions.name)
-            for made_of_it in graph.get(source).child_keys & ancestors:
-                if graph.get(made_of_it).partitions_def == partitions:
-                    left = unconverted_partitions(instance, source, made_of_it, registered)
-                    refused |= {partition for partition, each in left.items() if each.is_refused}
-                    observed_at += [each.observed_at for each in left.values() if not each.is_refused]
-        oldest = sorted(observed_at)[:1]
-        records = dg.AssetRecordsFilter(source, storage_ids=oldest, before_timestamp=at)
-        if oldest and instance.fetch_observations(records, limit=1).records:
-            return True
-        if _has_changed(instance, source, made, at, refused):
-            return True
-    return False
-
-
-def _has_changed(
-    instance: dg.DagsterInstance, source: dg.AssetKey, after: float, before: float, refused: Collection[str]
-) -> bool:
-    """Whether a source was observed to change in a time, apart from partitions that were refused.
-
-    An observation of a source without partitions may repeat the version before it, with other counts.
-    """
-    earlier = dg.AssetRecordsFilter(source, before_timestamp=after)
-    versions = [_version_of(record) for record in instance.fetch_observations(earlier, limit=1).records]
-    window = dg.AssetRecordsFilter(source, after_timestamp=after, before_timestamp=before)
-    cursor = None
-    while True:
-        page = instance.fetch_observations(window, limit=_BATCH_RECORDS, cursor=cursor)
-        for record in page.records:
-            if record.partition_key is not None:
-                is_known = record.partition_key in refused
-            else:
-                version = _version_of(record)
-                is_known = version is not None and version in versions
-            if not is_known:
-                return True
-        if not page.has_more:
-            return False
-        cursor = page.cursor
-
-
-def _version_of(record: dg.EventLogRecord) -> str | None:
-    observation = record.asset_observation
-    return observation.tags.get(DATA_VERSION) if observation else None

@@ -15,7 +15,8 @@ from dagster._core.execution.asset_backfill import AssetGraphSubset
 from dagster._core.execution.backfill import BulkActionStatus, PartitionBackfill
 from zarr_core.platform.resources.warehouses import WarehouseAccess
 from zarr_core.platform.sensors.behind import check_complete, check_converted, conversions, held_batches
-from zarr_core.platform.sensors.dagster_internals.queries import latest_check, older_than_its_source
+from zarr_core.platform.sensors.dagster_internals.evaluations import latest_check
+from zarr_core.platform.sensors.dagster_internals.freshness import older_than_its_source
 from zarr_core.platform.sensors.observations import KnownItems
 
 from tests.platform.matrix_trial import MatrixTrial, declare

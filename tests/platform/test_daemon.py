@@ -19,7 +19,7 @@ from pathlib import Path
 import dagster as dg
 import pytest
 from zarr_core.platform.sensors import watchdog
-from zarr_core.platform.sensors.dagster_internals.queries import latest_check
+from zarr_core.platform.sensors.dagster_internals.evaluations import latest_check
 from zarr_core.platform.sensors.migration import CHECK
 
 from tests.helpers.holding import WAITING

@@ -14,8 +14,9 @@ from dagster._core.scheduler.instigation import (
     TickData,
     TickStatus,
 )
+from zarr_core.platform.sensors.dagster_internals.evaluations import latest_check
 from zarr_core.platform.sensors.dagster_internals.partitions import cancelled_partitions
-from zarr_core.platform.sensors.dagster_internals.queries import latest_check, runs_with_latest_events
+from zarr_core.platform.sensors.dagster_internals.queries import runs_with_latest_events
 from zarr_core.platform.sensors.old_runs import DELETE_AFTER, OldRuns, delete_old_runs, old_runs_schedule
 
 from zarr_core.storage import Storage
