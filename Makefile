@@ -11,10 +11,13 @@ TORCH := $(shell sed -n 's/^torch==//p' $(CONSTRAINTS) 2>/dev/null)
 BIN := .venv/bin
 # Warnings of pip are about the configuration of the machine; errors are shown.
 PIP := $(BIN)/pip --quiet --quiet
+INSTALL := deploy/local/install.sh $(BIN)/python
 # `make bench DATE=2026-11-30` writes the date into the results.
 DATED = $(if $(DATE),--date $(DATE))
 export DAGSTER_HOME := $(CURDIR)/.dagster_home
 export DAGSTER_DISABLE_TELEMETRY := 1
+# What is imported is compiled once, even where the environment forbids it: dozens of processes import the same files.
+export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .PHONY: help demo ui docs test test-extras test-rgw lint attack bench bench-s3 shootout constraints clean
@@ -31,12 +34,11 @@ ui: .venv/installed $(DAGSTER_HOME)/dagster.yaml  ## Dagster's webserver and dae
 docs: .venv-docs  ## the documentation's site, in build/site
 	NO_MKDOCS_2_WARNING=1 $</bin/python -m mkdocs build --strict --site-dir build/site
 
-# One process more than CI's machines have cores, since some tests wait for a daemon or a server. Bytecode is cached
-# even where the environment forbids it, because dozens of processes import the same files. Each process has one thread
-# for numerics, because the processes already share the cores.
+# One process more than CI's machines have cores, since some tests wait for a daemon or a server. Each process has
+# one thread for numerics, because the processes already share the cores.
 test: .venv/installed  ## run all tests
 	rm -rf .pytest_cache/d/skipped
-	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 test-extras: .venv/extras .venv-anndata .venv-lineage .venv-mds .venv-hydra .venv-recipes .venv-docs  ## run what `make test` skipped; as root, with Debian's packages as well
 	tests/extras.sh
@@ -85,21 +87,22 @@ $(DAGSTER_HOME)/dagster.yaml: deploy/local/dagster.yaml
 # A CPU wheel that pip is configured to find, else one from TORCH_INDEX, else PyPI's (macOS has only that one).
 .venv/installed: pyproject.toml $(CONSTRAINTS)
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(PIP) install --no-deps --no-index 'torch==$(TORCH)+cpu' 2>/dev/null \
-	  || $(PIP) install --no-deps --retries 1 --timeout 15 --index-url $(TORCH_INDEX) 'torch==$(TORCH)+cpu' 2>/dev/null \
+	$(INSTALL) --no-deps --no-index 'torch==$(TORCH)+cpu' 2>/dev/null \
+	  || PIP_RETRIES=1 PIP_TIMEOUT=15 UV_HTTP_RETRIES=1 UV_HTTP_TIMEOUT=15 \
+	    $(INSTALL) --no-deps --index-url $(TORCH_INDEX) 'torch==$(TORCH)+cpu' 2>/dev/null \
 	  || true
-	$(PIP) install --constraint $(CONSTRAINTS) --config-settings editable_mode=compat \
+	$(INSTALL) --constraint $(CONSTRAINTS) --config-settings editable_mode=compat \
 	  --editable '.[platform,obstore,tensorstore,warehouse,test,lint]'
 	touch $@
 
 .venv/rivals: .venv/installed
-	$(PIP) install --constraint $(CONSTRAINTS) --config-settings editable_mode=compat --editable '.[rivals]'
+	$(INSTALL) --constraint $(CONSTRAINTS) --config-settings editable_mode=compat --editable '.[rivals]'
 	touch $@
 
 # litdata brings a torchvision for CUDA. Beside a torch for the CPU it raises an error wherever it is imported, as by
 # Lightning, which does without it.
 .venv/extras: .venv/installed
-	$(PIP) install --constraint $(CONSTRAINTS) --config-settings editable_mode=compat --editable '.[test-extras]'
+	$(INSTALL) --constraint $(CONSTRAINTS) --config-settings editable_mode=compat --editable '.[test-extras]'
 	$(PIP) uninstall --yes torchvision
 	touch $@
 
