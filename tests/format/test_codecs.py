@@ -7,7 +7,7 @@ import re
 import pytest
 
 from zarr_core.errors import SourceError
-from zarr_core.format.codecs import _DEFAULT_LEVELS, Codec
+from zarr_core.format.codecs import _LEVELS, Codec
 from zarr_core.points.store.settings import ConversionSettings
 
 
@@ -19,4 +19,4 @@ def test_a_codec_that_does_not_exist_is_refused(text: str) -> None:
 
 def test_the_help_of_conversions_names_every_codec() -> None:
     (described,) = re.findall(r"codec: (.*?)\n +shuffle_seed:", ConversionSettings.__doc__ or "", re.DOTALL)
-    assert [name for name in _DEFAULT_LEVELS if name not in described] == []
+    assert [name for name in _LEVELS if name not in described] == []

@@ -24,24 +24,17 @@ from zarr_core.format import pcodec
 
 _BLOSC_HEADER = struct.Struct("<4xI4xI")  # decoded size, frame size
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
-_DEFAULT_LEVELS = {
-    "blosc-lz4": 5,
-    "blosc-zstd": 3,
-    "zstd": 3,
-    "none": 0,
-    "bitshuffle-lz4": 5,
-    "bitshuffle-zstd": 3,
-    "pcodec": 8,
+# The default and the highest level of each codec.
+_LEVELS = {
+    "blosc-lz4": (5, 9),
+    "blosc-zstd": (3, 9),
+    "zstd": (3, 22),
+    "none": (0, 0),
+    "bitshuffle-lz4": (5, 9),
+    "bitshuffle-zstd": (3, 9),
+    "pcodec": (8, 12),
 }
-_MAX_LEVELS = _DEFAULT_LEVELS | {
-    "blosc-lz4": 9,
-    "blosc-zstd": 9,
-    "zstd": 22,
-    "bitshuffle-lz4": 9,
-    "bitshuffle-zstd": 9,
-    "pcodec": 12,
-}
-CODECS = tuple(_DEFAULT_LEVELS)
+CODECS = tuple(_LEVELS)
 # Points in random order hardly compress: lz4 stores 5 % less, and a draw from a local disk is then several times slower
 # (docs/format.md). Training reads more often than it stores.
 DEFAULT_CODEC = "none"
@@ -77,11 +70,12 @@ class Codec:
     def parse(cls, text: str) -> Codec:
         """Read "name" or "name:level"; raises SourceError."""
         name, _, level = text.partition(":")
-        if name not in _DEFAULT_LEVELS or (level and not level.isdecimal()):
-            raise SourceError(f"codec {text!r}: use one of {', '.join(_DEFAULT_LEVELS)}, with or without :level")
-        codec = cls(name, int(level) if level else _DEFAULT_LEVELS[name])
-        if codec.level > _MAX_LEVELS[name]:
-            raise SourceError(f"codec {text!r}: the highest level of {name} is {_MAX_LEVELS[name]}")
+        if name not in _LEVELS or (level and not level.isdecimal()):
+            raise SourceError(f"codec {text!r}: use one of {', '.join(_LEVELS)}, with or without :level")
+        default, highest = _LEVELS[name]
+        codec = cls(name, int(level) if level else default)
+        if codec.level > highest:
+            raise SourceError(f"codec {text!r}: the highest level of {name} is {highest}")
         return codec
 
     def __str__(self) -> str:
@@ -93,15 +87,12 @@ class Codec:
 
     @cached_property
     def _compressor(self) -> Any:
-        match self.name:
-            case "none" | "pcodec":
-                return None
-            case "zstd":
-                return Zstd(level=self.level)
-            case name:
-                method, _, cname = name.partition("-")
-                shuffle = Blosc.BITSHUFFLE if method == "bitshuffle" else Blosc.SHUFFLE
-                return Blosc(cname=cname, clevel=self.level, shuffle=shuffle)
+        if self.name == "zstd":
+            return Zstd(level=self.level)
+        method, _, cname = self.name.partition("-")
+        if not cname:
+            return None
+        return Blosc(cname, self.level, Blosc.BITSHUFFLE if method == "bitshuffle" else Blosc.SHUFFLE)
 
     def encode(self, chunk: np.ndarray) -> bytes:
         """Compressed bytes of a C-contiguous array."""
@@ -112,12 +103,7 @@ class Codec:
         return chunk.tobytes() if self._compressor is None else bytes(self._compressor.encode(chunk))
 
     def decoded_bytes(self, data: bytes | np.ndarray, stored: int) -> int:
-        """Decoded size according to the header of a frame of ``stored`` bytes; raises ValueError if it is truncated.
-
-        Args:
-            data: the frame, or its first 18 bytes.
-            stored: length of the whole frame.
-        """
+        """Decoded size according to the first 18 bytes of a frame of ``stored`` bytes; raises ValueError."""
         if self._is_blosc:
             if len(data) < _BLOSC_HEADER.size:
                 raise ValueError("the compressed bytes are truncated")
@@ -159,11 +145,7 @@ class Codec:
             out.reshape(-1).view(np.uint8)[:] = np.frombuffer(data, np.uint8)
 
     def to_zarr_json(self, dtype: str) -> list[dict[str, Any]]:
-        """The codecs of an array's metadata, without its checksum.
-
-        Args:
-            dtype: of the values.
-        """
+        """The codecs of the metadata of an array of this dtype, without its checksum."""
         scaling = []
         if self.scale is not None:
             configuration = {"offset": 0, "scale": self.scale, "dtype": "<f4", "astype": self.integers}
@@ -173,7 +155,7 @@ class Codec:
         chain = [*scaling, LITTLE_ENDIAN]
         if self.name == "zstd":
             chain.append({"name": "zstd", "configuration": {"level": self.level, "checksum": False}})
-        elif self.name != "none":
+        elif self._is_blosc:
             method, _, cname = self.name.partition("-")
             configuration = {
                 "typesize": np.dtype(dtype if self.scale is None else self.integers).itemsize,
@@ -196,19 +178,21 @@ class Codec:
                 *following,
             ] if astype in INTEGERS:
                 scaling, rest = (scale, astype), following
-        found = None
+        name, level = "", 0
         match rest:
             case [{"name": "numcodecs.pcodec", "configuration": {"level": int(level)}}]:
-                found = _codec("pcodec", level, *scaling)
+                name = "pcodec"
             case [{"name": "bytes"}]:
-                found = _codec("none", 0, *scaling)
+                name = "none"
             case [{"name": "bytes"}, {"name": "zstd", "configuration": {"level": int(level)}}]:
-                found = _codec("zstd", level, *scaling)
-            case [{"name": "bytes"}, {"name": "blosc", "configuration": {"cname": "lz4" | "zstd" as cname} as blosc_}]:
+                name = "zstd"
+            case [
+                {"name": "bytes"},
+                {"name": "blosc", "configuration": {"cname": "lz4" | "zstd" as cname, "clevel": int(level)} as blosc_},
+            ]:
                 method = "bitshuffle" if blosc_.get("shuffle") == "bitshuffle" else "blosc"
-                level = blosc_.get("clevel")
-                if type(level) is int:
-                    found = _codec(f"{method}-{cname}", level, *scaling)
+                name = f"{method}-{cname}"
+        found = _codec(name, level, *scaling) if name else None
         if found is None or not found._describes(entries):
             raise StoreError(f"this library does not write the codecs {entries}; read the array with zarr-python")
         return found

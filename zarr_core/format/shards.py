@@ -33,12 +33,9 @@ def encode_chunk(layout: ArrayLayout, points: np.ndarray) -> bytes:
 def encode_shard(
     layout: ArrayLayout, chunks: Iterable[np.ndarray | None], lengths: list[int] | None = None
 ) -> Iterator[bytes]:
-    """One shard object, piece by piece, from the rows of its chunks in order.
+    """One shard object, piece by piece, from the rows of its chunks in order; ``lengths`` receives their stored sizes.
 
-    Args:
-        layout: of the array.
-        chunks: rows of each chunk; None for a chunk that is not stored and reads as the fill value.
-        lengths: receives the stored size of each chunk.
+    None stands for a chunk that is not stored and reads as the fill value.
     """
     stored: list[int] = []
     for points in chunks:
@@ -57,11 +54,9 @@ def encode_shard(
 
 
 def shard_index(layout: ArrayLayout, lengths: Sequence[int]) -> bytes:
-    """The index of a shard whose chunks lie in order and without gaps.
+    """The index of a shard whose chunks lie in order and without gaps, from their stored bytes.
 
-    Args:
-        layout: of the array.
-        lengths: stored bytes of each chunk; 0 for one that is not stored. Those after the last are not stored either.
+    A length of 0 is that of a chunk that is not stored. Those after the last length are not stored either.
     """
     index = np.full((layout.chunks_per_shard, 2), MISSING_CHUNK, "<u8")
     offset = 0
@@ -82,10 +77,9 @@ def decode_shard_index(layout: ArrayLayout, tail: bytes) -> np.ndarray:
     Raises:
         CorruptChunkError: the index is truncated or its checksum does not match.
     """
-    packed, checksum = tail[:-CHECKSUM_BYTES], tail[-CHECKSUM_BYTES:]
-    if len(tail) != layout.index_bytes or _crc32c(packed) != checksum:
+    if len(tail) != layout.index_bytes or not passes_checksum(tail):
         raise CorruptChunkError("shard index: checksum mismatch")
-    return np.frombuffer(packed, "<u8").reshape(-1, 2)
+    return np.frombuffer(tail[:-CHECKSUM_BYTES], "<u8").reshape(-1, 2)
 
 
 class ChunkRange(NamedTuple):
@@ -98,13 +92,7 @@ class ChunkRange(NamedTuple):
 
 
 def chunk_ranges(layout: ArrayLayout, shard: int, tail: bytes, end: int) -> list[ChunkRange]:
-    """Byte ranges of a shard's stored chunks by chunk number; chunks that were not written are left out.
-
-    Args:
-        layout: of the array.
-        shard: number of the shard.
-        tail: the shard's last ``index_bytes`` bytes.
-        end: bytes of the shard without its index.
+    """Byte ranges of the chunks that a shard holds, from its last ``index_bytes`` and the position of its index.
 
     Raises:
         CorruptChunkError: the index is damaged, or a range exceeds ``end``.
@@ -206,21 +194,15 @@ def decode_chunk(layout: ArrayLayout, data: bytes | np.ndarray) -> np.ndarray:
 
 
 def decode_into(layout: ArrayLayout, data: bytes | np.ndarray, out: np.ndarray) -> None:
-    """Decode one chunk into (chunk_points, dim) rows of the stored dtype, C-contiguous.
-
-    Args:
-        layout: of the array.
-        data: stored bytes of the chunk, uint8 where they are an array.
-        out: receives the rows; undefined after an error.
+    """Decode one chunk (an array of it is uint8) into (chunk_points, dim) rows of the stored dtype, C-contiguous.
 
     Raises:
-        CorruptChunkError: the checksum does not match or the bytes do not decode.
+        CorruptChunkError: the checksum does not match or the bytes do not decode; the rows are then undefined.
     """
     if layout.checksum:
-        checksum = int.from_bytes(bytes(data[-CHECKSUM_BYTES:]), "little")
-        data = data[:-CHECKSUM_BYTES]
-        if google_crc32c.value(data) != checksum:
+        if not passes_checksum(data):
             raise CorruptChunkError("checksum mismatch")
+        data = data[:-CHECKSUM_BYTES]
     try:
         layout.codec.decode(data, out)
     except (RuntimeError, ValueError) as error:
@@ -231,24 +213,19 @@ def check_chunk(layout: ArrayLayout, data: bytes) -> None:
     """Raise CorruptChunkError if a chunk is damaged: by its checksum, or by decoding if it has none."""
     if not layout.checksum:
         decode_chunk(layout, data)
-    elif _crc32c(data[:-CHECKSUM_BYTES]) != data[-CHECKSUM_BYTES:]:
+    elif not passes_checksum(data):
         raise CorruptChunkError("checksum mismatch")
 
 
 def is_intact(payload: np.ndarray, checksum: np.ndarray) -> bool:
     """Whether the payload of an uncompressed chunk matches its checksum (four bytes)."""
-    return bool(google_crc32c.value(payload) == int.from_bytes(checksum.tobytes(), "little"))
+    return _crc32c(payload) == checksum.tobytes()
 
 
-def with_checksum(data: bytes) -> bytes:
-    """An encoded chunk followed by its checksum."""
-    return data + _crc32c(data)
-
-
-def passes_checksum(chunk: bytes) -> bool:
+def passes_checksum(chunk: bytes | np.ndarray) -> bool:
     """Whether a stored chunk has a payload that matches the checksum at its end."""
-    return len(chunk) > CHECKSUM_BYTES and _crc32c(chunk[:-CHECKSUM_BYTES]) == chunk[-CHECKSUM_BYTES:]
+    return len(chunk) > CHECKSUM_BYTES and _crc32c(chunk[:-CHECKSUM_BYTES]) == bytes(chunk[-CHECKSUM_BYTES:])
 
 
-def _crc32c(data: bytes) -> bytes:
+def _crc32c(data: bytes | np.ndarray) -> bytes:
     return int(google_crc32c.value(data)).to_bytes(CHECKSUM_BYTES, "little")

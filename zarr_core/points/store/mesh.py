@@ -19,7 +19,7 @@ from zarr_core.errors import CorruptChunkError
 from zarr_core.format.array_metadata import EMPTY_GROUP, ArrayLayout
 from zarr_core.format.codecs import Codec
 from zarr_core.format.object_names import ZARR_JSON
-from zarr_core.format.shards import encode_chunk, passes_checksum, with_checksum
+from zarr_core.format.shards import encode_shard, passes_checksum
 from zarr_core.sources.formats.contents import Mesh
 
 #: Folder of the meshes in a sample's group. No domain has this name, because those begin with a letter.
@@ -53,8 +53,7 @@ def write_mesh(write: Write, relpath: str, domain: str, mesh: Mesh) -> dict[str,
         layout = ArrayLayout(*values.shape, rows, rows, values.dtype.name, _CODEC, sharded=False)
         write(f"{path}/{ZARR_JSON}", [to_json(_metadata(layout))])
         for chunk, start in enumerate(range(0, len(values), rows)):
-            data = encode_chunk(layout, values[start : start + rows])
-            size += write(f"{path}/c/{chunk}/0", [with_checksum(data)])
+            size += write(f"{path}/{layout.shard_key(chunk)}", encode_shard(layout, [values[start : start + rows]]))
     return {"at": mesh.at, "bytes": size}
 
 
