@@ -6,15 +6,19 @@ the whole. All arithmetic is float64.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Annotated, Any, TypeVar
 
 import numpy as np
+from pydantic import AfterValidator, Field, StrictFloat
+from pydantic.types import GetPydanticSchema
 
-from zarr_core.format.components import to_arrays, to_lists
-
+_Record = TypeVar("_Record")
+_Numbers = Annotated[list[StrictFloat], Field(min_length=1)]
+#: One number per component: a float64 array, and a list in documents.
+Components = Annotated[np.ndarray, GetPydanticSchema(lambda _, handler: handler(_Numbers)), AfterValidator(np.array)]
 _NAMES = ("mean", "m2", "min", "max", "log_mean", "log_m2")
 # Moments are recorded with 12 digits.
 _TOLERANCE = 1e-9
@@ -32,13 +36,13 @@ class FieldMoments:
         log_mean, log_m2: the same of ``sign(x) * log1p(|x|)``.
     """
 
-    count: int
-    mean: np.ndarray
-    m2: np.ndarray
-    min: np.ndarray
-    max: np.ndarray
-    log_mean: np.ndarray
-    log_m2: np.ndarray
+    count: Annotated[int, Field(strict=True, gt=0, lt=2**63)]
+    mean: Components
+    m2: Components
+    min: Components
+    max: Components
+    log_mean: Components
+    log_m2: Components
 
     @classmethod
     def of(cls, points: np.ndarray) -> FieldMoments:
@@ -105,13 +109,21 @@ class FieldMoments:
         """Plain numbers, rounded to 12 digits."""
         return {"count": self.count, **to_lists(self, _NAMES, 12)}
 
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> FieldMoments:
-        """Read the output of :meth:`to_json`; raises ValueError or OverflowError for anything else."""
-        count = data.get("count")
-        if type(count) is not int or not 0 < count < 2**63:
-            raise ValueError(f"count is {count!r:.100}, not a number of points")
-        return cls(count, *to_arrays(data, _NAMES))
+
+def to_lists(record: object, names: Sequence[str], digits: int) -> dict[str, list[float]]:
+    """Arrays of a record as lists of rounded numbers, because further digits depend on the processor."""
+    lists = {}
+    for name in names:
+        lists[name] = [float(f"{value:.{digits}g}") for value in getattr(record, name)]
+    return lists
+
+
+def equally_long(record: _Record) -> _Record:
+    """A validator of parsed records: raises ValueError unless all arrays have one number per component."""
+    lengths = {len(value) for value in vars(record).values() if isinstance(value, np.ndarray)}
+    if len(lengths) > 1:
+        raise ValueError(f"its lists have {sorted(lengths)} numbers; each must have one per component")
+    return record
 
 
 class MomentsAccumulator:

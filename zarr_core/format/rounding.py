@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from pydantic import AfterValidator
 
-from zarr_core.format.components import to_arrays, to_lists
+from zarr_core.format.moments import Components, to_lists
 
 # Limits above which a field is refused. Rounding to nearest in float16 makes an RMS error of at most 2**-11 / sqrt(3) =
 # 0.00028 of a value, so the first limit is reached when the mean is about 35 to 70 times the standard deviation.
@@ -22,6 +22,15 @@ _SIDE_BY_SIDE = 256
 _LEAST, _MOST = 1e-15, 1e15
 
 
+def _check_range(numbers: np.ndarray) -> np.ndarray:
+    if not ((numbers >= 0) & (numbers < 1e300)).all():
+        raise ValueError("it holds a number that is negative or not finite")
+    return numbers
+
+
+_Errors = Annotated[Components, AfterValidator(_check_range)]
+
+
 @dataclass(frozen=True, eq=False)
 class RoundingError:
     """Error of the stored values, each array of shape (dim,).
@@ -33,9 +42,9 @@ class RoundingError:
         zeroed: share of the non-zero source values that are stored as 0.
     """
 
-    rms: np.ndarray
-    max: np.ndarray
-    zeroed: np.ndarray
+    rms: _Errors
+    max: _Errors
+    zeroed: _Errors
 
     @classmethod
     def none(cls, dim: int) -> RoundingError:
@@ -79,15 +88,6 @@ class RoundingError:
     def to_json(self) -> dict[str, Any]:
         """Plain numbers, rounded to 4 digits."""
         return to_lists(self, _NAMES, 4)
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> RoundingError:
-        """Read the output of :meth:`to_json`; raises ValueError or OverflowError for anything else."""
-        arrays = to_arrays(data, _NAMES)
-        for name, array in zip(_NAMES, arrays, strict=True):
-            if not ((array >= 0) & (array < 1e300)).all():
-                raise ValueError(f"{name} holds a number that is negative or not finite")
-        return cls(*arrays)
 
 
 class RoundingAccumulator:

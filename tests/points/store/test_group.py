@@ -58,5 +58,5 @@ def test_sizes_that_are_not_integers_are_refused(value: Any) -> None:
     ],
 )
 def test_moments_of_other_types_or_shapes_are_refused(change: dict[str, Any]) -> None:
-    with pytest.raises(DocumentError, match="moments of 'surface_normals'"):
+    with pytest.raises(DocumentError, match="moments: surface_normals"):
         recorded_moments({"moments": {"surface_normals": MOMENTS | change}})

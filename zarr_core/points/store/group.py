@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping
-from typing import Any, TypeVar
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Annotated, Any
 
-from pydantic import StrictInt, TypeAdapter
+from pydantic import AfterValidator, StrictInt, TypeAdapter
 
 from zarr_core._util.documents import DocumentError, check_model, expect, parse_json
 from zarr_core.errors import StoreError
 from zarr_core.format.array_metadata import group_arrays
-from zarr_core.format.moments import FieldMoments
+from zarr_core.format.moments import FieldMoments, equally_long
 from zarr_core.format.names import FieldName
 from zarr_core.format.object_names import ATTRIBUTES_KEY, ZARR_JSON
 from zarr_core.format.packed import PackedGroup, head_size, parse_head
@@ -26,8 +27,9 @@ GROUP_FORMAT = 1
 #: In the attributes of a copy with the first points of a sample only: how many points its domains have in the source.
 SOURCE_POINTS = "source_points"
 
-_Record = TypeVar("_Record")
 _SIZES = TypeAdapter(dict[str, StrictInt])
+_MOMENTS = TypeAdapter(dict[str, Annotated[FieldMoments, AfterValidator(equally_long)]])
+_ROUNDING = TypeAdapter(dict[str, Annotated[RoundingError, AfterValidator(equally_long)]])
 # What a group records of each of its fields.
 _OF_FIELDS = ("moments", "stored_bytes", "rounding")
 
@@ -46,23 +48,23 @@ def group_of(name: str) -> str | None:
 
 def read_metadata(storage: Storage, name: str) -> dict[str, Any]:
     """The content of a ``zarr.json``; raises StoreError if it is missing or damaged."""
-    return _document(storage, name, lambda: expect(dict, parse_json(storage.read(name)), "the document"))
+    with _explained(storage, name):
+        return expect(dict, parse_json(storage.read(name)), "the document")
 
 
 def read_group(storage: Storage, entry: SampleEntry) -> dict[str, Any]:
     """The content of the ``zarr.json`` of a sample's group, by one request; errors as of :func:`read_metadata`."""
     if not entry.head:
         return read_metadata(storage, f"{entry.relpath}/{ZARR_JSON}")
-
-    def read() -> dict[str, Any]:
+    with _explained(storage, entry.relpath):
         return dict(parse_head(storage.read(entry.relpath, 0, entry.head)).document)
 
-    return _document(storage, entry.relpath, read)
 
-
-def _document(storage: Storage, name: str, read: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+@contextmanager
+def _explained(storage: Storage, name: str) -> Iterator[None]:
+    """Turns the errors of reading a document into StoreError, which names it."""
     try:
-        return read()
+        yield
     except FileNotFoundError:
         raise StoreError(f"{storage.url}: {name} is missing") from None
     except ValueError as error:
@@ -93,12 +95,12 @@ def source_points(recorded: dict[str, Any]) -> dict[str, int]:
 
 def recorded_moments(recorded: dict[str, Any]) -> dict[str, FieldMoments]:
     """Recorded moments by canonical field name; raises DocumentError."""
-    return _by_field(recorded.get("moments"), "moments", FieldMoments.from_json)
+    return check_model(_MOMENTS, recorded.get("moments"), "moments")
 
 
 def recorded_rounding(recorded: dict[str, Any]) -> dict[str, RoundingError]:
     """Recorded rounding errors by canonical field name; empty in a group of an older version. Raises DocumentError."""
-    return _by_field(recorded.get("rounding", {}), "rounding", RoundingError.from_json)
+    return check_model(_ROUNDING, recorded.get("rounding", {}), "rounding")
 
 
 def recorded_numbers(parameter: Any) -> list[float] | None:
@@ -122,24 +124,8 @@ def only_fields(recorded: Mapping[str, Any], fields: Collection[str]) -> dict[st
     return reduced
 
 
-def _by_field(values: Any, name: str, read: Callable[[dict[str, Any]], _Record]) -> dict[str, _Record]:
-    """What a group records of each field under a name, as ``read`` makes it of one field's values."""
-    records = {}
-    for field, value in expect(dict, values, name).items():
-        try:
-            records[field] = read(expect(dict, value, "it"))
-        except (ValueError, OverflowError) as error:
-            raise DocumentError(f"{name} of {field!r}: {error}") from error
-    return records
-
-
 def chunk_object_bytes(sizes: Mapping[str, int], relpath: str) -> int:
-    """Bytes of the objects that hold chunks, without temporary files that a killed writer left.
-
-    Args:
-        sizes: bytes by name of objects of the group.
-        relpath: path of the group below the store's root.
-    """
+    """Bytes of the objects of a group that hold chunks, without temporary files that a killed writer left."""
     total = 0
     for name, size in sizes.items():
         if "/c/" in name[len(relpath) :] and not strip_temp_suffix(name)[1]:
@@ -150,13 +136,9 @@ def chunk_object_bytes(sizes: Mapping[str, int], relpath: str) -> int:
 def is_complete(storage: Storage, relpath: str, group: Any = None, sizes: Mapping[str, int] | None = None) -> bool:
     """Whether a finished group still has all bytes of its arrays.
 
-    A writer writes ``zarr.json`` last. After a power cut it may be there although an earlier shard is lost.
-
-    Args:
-        storage: the store.
-        relpath: path of the group below the store's root.
-        group: content of the group's ``zarr.json``; read from the store if None.
-        sizes: bytes of the objects below the path by name; listed if None.
+    A writer writes ``zarr.json`` last. After a power cut it may be there although an earlier shard is lost. Without
+    ``group``, the content of ``zarr.json``, it is read; without ``sizes``, the bytes of the objects by name, they are
+    listed.
     """
     try:
         recorded = recorded_attributes(parse_json(storage.read(f"{relpath}/{ZARR_JSON}")) if group is None else group)
@@ -174,12 +156,7 @@ def head_of(sizes: Mapping[str, int], relpath: str) -> int:
 
 
 def entry_of(relpath: str, group: Any, head: int = 0) -> SampleEntry:
-    """The manifest entry of a finished group, from the content of its ``zarr.json``.
-
-    Args:
-        relpath: path of the group below the store's root.
-        group: content of its ``zarr.json``.
-        head: bytes of the head of a packed group.
+    """The manifest entry of a finished group, from its ``zarr.json`` and the bytes of the head of a packed one.
 
     Raises:
         DocumentError: it does not hold the records of a conversion.
