@@ -118,30 +118,27 @@ def collect_garbage(
     if not state.generation:
         raise StoreError(f"{storage.url} was written by another program and has no generations to keep or collect")
     collector = _Collector(storage, head, grace, dry_run, drop)
-    found = collector.scan(state)
-    result = GcReport(dry_run, young=found.young, foreign=found.foreign)
-    for temporary in found.temporary:
-        result.temporary.add(temporary)
-    result.temporary.objects += len(found.uploads)
+    report = collector.report
+    collector.scan(state)
 
     def tombstone(current: S) -> Retention:
         kept = collector.kept(current)
-        result.kept, result.expired = kept.numbers, kept.expired
-        result.prefixes = {prefix: garbage for prefix, garbage in found.garbage.items() if not kept.needs(prefix)}
-        return collector.with_tombstones(current, [*result.prefixes, *map(generation_name, kept.expired)])
+        report.kept, report.expired = kept.numbers, kept.expired
+        report.prefixes = {prefix: found for prefix, found in collector.garbage.items() if not kept.needs(prefix)}
+        return collector.with_tombstones(current, [*report.prefixes, *map(generation_name, kept.expired)])
 
     if dry_run:
         tombstone(state)
-        return result
+        return report
     # Before the new head is written: a full disk may have no space for it.
-    collector.delete(temporary.name for temporary in found.temporary)
-    abort_uploads(storage, found.uploads)
+    collector.delete(collector.temporary)
+    abort_uploads(storage, collector.uploads)
     amend(storage, head, tombstone)
-    collector.delete(chain.from_iterable(map(archive_names, result.expired)))
-    garbage = chain.from_iterable(map(collector.objects_of, result.prefixes))
-    total = sum(found.objects for found in result.prefixes.values())
+    collector.delete(chain.from_iterable(map(archive_names, report.expired)))
+    garbage = chain.from_iterable(map(collector.objects_of, report.prefixes))
+    total = sum(found.objects for found in report.prefixes.values())
     collector.delete(tqdm(garbage, "delete", total, unit="object", disable=not (progress and total)))
-    return result
+    return report
 
 
 @dataclass(frozen=True)
@@ -164,33 +161,29 @@ class _Kept:
         return prefix in self.prefixes or prefix in self.above or not self.prefixes.isdisjoint(_folders_of(prefix))
 
 
-@dataclass
-class _Found:
-    """Result of a scan of all objects."""
-
-    garbage: dict[str, Garbage] = field(default_factory=dict)
-    temporary: list[StoredObject] = field(default_factory=list)
-    uploads: list[UnfinishedUpload] = field(default_factory=list)
-    young: int = 0
-    foreign: int = 0
-
-
 class _Collector(Generic[S]):
     """One collection; the arguments are those of :func:`collect_garbage`.
 
     Attributes:
-        now: the earlier of the store's clock and this machine's, which deletes less; later objects count as young.
-        horizon: objects that were last modified before this time are old.
+        report: of what is found.
+        garbage: old objects that no kept generation names, by prefix.
+        temporary, uploads: what killed writers left behind.
     """
 
     def __init__(self, storage: Storage, head: Head[S], grace: float, dry_run: bool, drop: Collection[int]) -> None:
         self.storage, self.head, self.drop = storage, head, drop
         self._began, self._began_monotonic = time.time(), time.monotonic()
         self._store_time = self._began if dry_run else storage.now()
-        self.now = min(self._store_time, self._began)
-        self.horizon = self.now - grace
+        # The earlier of the two clocks deletes less; later objects count as young.
+        self._now = min(self._store_time, self._began)
+        self._horizon = self._now - grace
+        self._abandoned = min(self._horizon, self._now - _TEMPORARY_SECONDS)
         self._last: tuple[S, _Kept] | None = None
         self._single: dict[str, list[str]] = {}  # prefixes that are one object, and their temporary files
+        self.report = GcReport(dry_run)
+        self.garbage: dict[str, Garbage] = {}
+        self.temporary: list[str] = []
+        self.uploads: list[UnfinishedUpload] = []
 
     def kept(self, current: S) -> _Kept:
         """Kept generations and the prefixes that they name."""
@@ -209,24 +202,24 @@ class _Collector(Generic[S]):
                     f"{self.storage.url}: generation {number} is kept by the tag {tag!r}; delete the tag first "
                     f"(`{shell('tag', self.storage.url, tag, '--delete')}`)"
                 )
-        kept = _Kept([current.generation], [], set(map(spelled_alike, self.head.named(current))), set(), set())
+        kept = _Kept([current.generation], [], self._spelled(current), set(), set())
         # A generation was replaced when the next one was committed.
         (replaced,) = (found.modified for found in self.storage.objects(self.head.name))
         for number in sorted(there, reverse=True):
-            if number > current.generation:  # the next commit replaces it, whatever number the restored head has
+            # The next commit replaces a later one, whatever number the restored head has.
+            is_later = number > current.generation
+            if number == current.generation:
+                pass
+            elif number in self.drop and not is_later:
+                kept.expired.append(number)
+                kept.dropped.update(self._named_by(number))
+            elif is_later or number in tagged or replaced >= self._horizon:
                 kept.numbers.append(number)
                 kept.prefixes.update(self._named_by(number))
-                continue
-            if number < current.generation:
-                if number in self.drop:
-                    kept.expired.append(number)
-                    kept.dropped.update(self._named_by(number))
-                elif number in tagged or replaced >= self.horizon:
-                    kept.numbers.append(number)
-                    kept.prefixes.update(self._named_by(number))
-                else:
-                    kept.expired.append(number)
-            replaced = there[number].modified
+            else:
+                kept.expired.append(number)
+            if not is_later:
+                replaced = there[number].modified
         kept.numbers.sort()
         kept.expired.sort()
         kept.above.update(chain.from_iterable(map(_folders_of, kept.prefixes)))
@@ -237,43 +230,47 @@ class _Collector(Generic[S]):
             name, data = read_archive(self.storage, number)
         except FileNotFoundError:  # another collection, with a shorter grace period, has just deleted it
             return set()
-        return set(map(spelled_alike, self.head.named(self.head.parse(data, f"{self.storage.url}/{name}"))))
+        return self._spelled(self.head.parse(data, f"{self.storage.url}/{name}"))
 
-    def scan(self, state: S) -> _Found:
+    def _spelled(self, state: S) -> set[str]:
+        return set(map(spelled_alike, self.head.named(state)))
+
+    def scan(self, state: S) -> None:
         """Find the old objects that no kept generation names."""
-        kept, found = self.kept(state), _Found()
+        kept = self.kept(state)
         unnamed: dict[str, Garbage] = {}
-        abandoned = min(self.horizon, self.now - _TEMPORARY_SECONDS)
-        roots = (*self.head.roots(state), GENERATIONS)
-        for stored in chain.from_iterable(map(self.storage.objects, roots)):
+        for stored in chain.from_iterable(map(self.storage.objects, (*self.head.roots(state), GENERATIONS))):
             name, temporary = strip_temp_suffix(stored.name)
             owner = self.head.owner(name)
             if name.startswith(f"{GENERATIONS}/") or (owner is not None and kept.needs(owner)):
-                if temporary and stored.modified < abandoned:
-                    found.temporary.append(stored)
+                if temporary:
+                    self._add_temporary(stored)
             elif owner is None:
-                found.foreign += 1
+                self.report.foreign += 1
             else:
                 unnamed.setdefault(owner, Garbage()).add(stored)
                 if owner == name:
                     self._single.setdefault(owner, []).append(stored.name)
         for stored in self.storage.objects("", recursive=False):
-            if strip_temp_suffix(stored.name)[1] and stored.modified < abandoned:
-                found.temporary.append(stored)
-        for upload in unfinished_uploads(self.storage):
-            if upload.started < abandoned:
-                found.uploads.append(upload)
+            if strip_temp_suffix(stored.name)[1]:
+                self._add_temporary(stored)
+        self.uploads = [upload for upload in unfinished_uploads(self.storage) if upload.started < self._abandoned]
+        self.report.temporary.objects += len(self.uploads)
         for prefix, garbage in unnamed.items():
-            if garbage.newest < self.horizon or spelled_alike(prefix) in kept.dropped:
-                found.garbage[prefix] = garbage
+            if garbage.newest < self._horizon or spelled_alike(prefix) in kept.dropped:
+                self.garbage[prefix] = garbage
             else:
-                found.young += 1
-        return found
+                self.report.young += 1
+
+    def _add_temporary(self, stored: StoredObject) -> None:
+        if stored.modified < self._abandoned:
+            self.temporary.append(stored.name)
+            self.report.temporary.add(stored)
 
     def with_tombstones(self, current: S, prefixes: Sequence[str]) -> Retention:
         """The current retention with new tombstones and without those that have run out."""
         before = current.retention.tombstones
-        recent = {prefix: since for prefix, since in before.items() if since >= self.now - TOMBSTONE_SECONDS}
+        recent = {prefix: since for prefix, since in before.items() if since >= self._now - TOMBSTONE_SECONDS}
         # By the clock that all collectors share: this machine's may be days behind theirs.
         tombstones = recent | dict.fromkeys(prefixes, int(self._store_time))
         collections = current.retention.collections + bool(set(prefixes) - set(before))

@@ -161,16 +161,16 @@ def load(storage: Storage, head: Head[S], generation: int | str | None = None) -
         raise no_store(storage, head.name) from error
     if isinstance(generation, str):
         generation = tagged_generation(storage, state, generation)
-    if generation is None or generation == state.generation:
+    if generation is None:
         return state
-    archived_state = _archived_state(storage, head, generation)
-    if archived_state is None:
+    found = _generation(storage, head, state, generation)
+    if found is None:
         reason = f"the current one is {state.generation}"
         if 0 < generation < state.generation:
             reason += "; it was replaced long ago and has been collected (a tag would have kept it)"
         reason += f"; `{shell('log', storage.url)}` lists them"
         raise StoreError(f"{storage.url} has no generation {generation}; {reason}")
-    return archived_state
+    return found
 
 
 def no_store(storage: Storage, names: str) -> StoreError:
@@ -207,8 +207,7 @@ def _check_same(storage: Storage, head: Head[S], known: S, current: S | None) ->
     opened = f"{storage.url}: the store that was opened here at generation {known.generation}"
     if current is None:
         raise StoreError(f"{opened} was deleted; create it again, or use another place")
-    is_current = current.generation == known.generation
-    then = current if is_current else _archived_state(storage, head, known.generation)
+    then = _generation(storage, head, current, known.generation)
     if then is None and current.generation > known.generation:
         then = current
     if then is None or not head.extends(known, then):
@@ -216,8 +215,10 @@ def _check_same(storage: Storage, head: Head[S], known: S, current: S | None) ->
     return current
 
 
-def _archived_state(storage: Storage, head: Head[S], generation: int) -> S | None:
-    """The state of an archived generation; None if it is not archived, or was collected."""
+def _generation(storage: Storage, head: Head[S], current: S, generation: int) -> S | None:
+    """A generation of the store whose current state is given; None if it is not archived, or was collected."""
+    if generation == current.generation:
+        return current
     try:
         name, data = read_archive(storage, generation)
     except FileNotFoundError:
@@ -228,10 +229,7 @@ def _archived_state(storage: Storage, head: Head[S], generation: int) -> S | Non
 def check_kept(storage: Storage, head: Head[S], known: S, error: Exception) -> None:
     """Raise StoreError if objects of an open state are missing or damaged because the store was replaced or collected.
 
-    Args:
-        storage, head: the store.
-        known: the state.
-        error: of the read that failed.
+    ``error`` is that of the read that failed.
     """
     try:
         load_same(storage, head, known)
@@ -301,9 +299,7 @@ def commit(storage: Storage, head: Head[S], change: Callable[[S | None], S], sin
 def amend(storage: Storage, head: Head[S], change: Callable[[S], Retention]) -> S:
     """Change the retention of a store. That makes no generation and changes nothing for readers.
 
-    Args:
-        storage, head: as for :func:`commit`.
-        change: makes the next retention from the current state; may run again as in :func:`commit`.
+    ``change`` makes the next retention from the current state, and may run again as in :func:`commit`.
 
     Raises:
         StoreError: there is no store, or another program wrote it; also as for :func:`commit`.
@@ -344,12 +340,8 @@ def _next_number(storage: Storage, current: int, overtaken: bool) -> int:
     """Number of the generation after the current one (0: there is no head).
 
     No number is given twice: if the head was deleted, or restored from a backup, later generations are still archived,
-    unless gc has deleted the next one.
-
-    Args:
-        storage: the store.
-        current: number of the current generation.
-        overtaken: whether another writer has just committed it, and has looked for later ones.
+    unless gc has deleted the next one. ``overtaken`` is whether another writer has just committed the current one, and
+    has looked for later ones.
     """
     if overtaken or find_archive(storage, current + 1) is None:
         return current + 1
@@ -376,10 +368,8 @@ def _swap(
 ) -> tuple[S | None, S, bytes | None]:
     """Replace the head by the result of a step; repeat on the newer head whenever another writer came first.
 
-    Args:
-        storage, head: the store.
-        step: makes the next state from the current one, its document, and whether another writer has just committed
-            the current one. Returns None if there is nothing to do.
+    The step gets the current state, its document, and whether another writer has just committed it. It returns None if
+    there is nothing to do.
 
     Returns:
         The state before, the state now, and its document if this call wrote it.
@@ -417,8 +407,7 @@ def _has_become(storage: Storage, head: Head[S], tried: S, current: S | None) ->
     """
     if current is None or current.generation < tried.generation:
         return False
-    is_current = current.generation == tried.generation
-    then = current if is_current else _archived_state(storage, head, tried.generation)
+    then = _generation(storage, head, current, tried.generation)
     return then is not None and replace(then, retention=Retention()) == replace(tried, retention=Retention())
 
 
