@@ -202,12 +202,7 @@ def _chunks_of(metadata: Mapping[str, Any]) -> tuple[list[int], list[Any], bool]
 
 
 def group_zarr_json(attributes: Mapping[str, Any], arrays: Mapping[str, ArrayLayout]) -> dict[str, Any]:
-    """A sample group's ``zarr.json``, with the metadata of everything below it inlined.
-
-    Args:
-        attributes: the group's attributes.
-        arrays: layout by array name ("surface/position").
-    """
+    """A sample group's ``zarr.json``, with the metadata of its arrays, by name ("surface/position"), inlined."""
     below: dict[str, Any] = {name.partition("/")[0]: EMPTY_GROUP for name in arrays}
     below |= {name: layout.to_zarr_json() for name, layout in arrays.items()}
     return {

@@ -71,10 +71,6 @@ def scale_for(bound: float, largest: float) -> float | None:
 
     Half a multiple is less than the bound by the distance of a float32 number to its neighbour, because values are
     rounded to float32 before and after.
-
-    Args:
-        bound: largest error.
-        largest: magnitude of the values.
     """
     with np.errstate(all="ignore"):
         spacing = float(np.spacing(np.float32(largest)))
@@ -86,12 +82,7 @@ def scale_for(bound: float, largest: float) -> float | None:
 
 
 def integers_for(scale: float | None, largest: float) -> str:
-    """The shortest dtype of :data:`zarr_core.format.codecs.INTEGERS` that holds multiples of 1 / scale.
-
-    Args:
-        scale: from :func:`scale_for`.
-        largest: magnitude of the values.
-    """
+    """The shortest dtype of :data:`INTEGERS` that holds values of at most this magnitude, times the scale."""
     fits = scale is not None and largest * scale < np.iinfo(np.int16).max
     return INTEGERS[0] if fits else INTEGERS[-1]
 

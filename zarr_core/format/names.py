@@ -115,12 +115,7 @@ def check_sample_id(sample_id: str) -> str:
 
 
 def listed_id(line: str, depth: int) -> str:
-    """The sample id in a line of a blacklist, which is an id or the path of a mesh file: its last ``depth`` parts.
-
-    Args:
-        line: of the list, without white space at its ends.
-        depth: number of parts of the dataset's sample ids; 2 for "param0/1a2b".
-    """
+    """The sample id in a line of a blacklist, which is an id or the path of a mesh file: its last ``depth`` parts."""
     return "/".join(line.removesuffix(".vtk").split("/")[-depth:])
 
 

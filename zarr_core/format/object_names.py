@@ -49,9 +49,6 @@ def sample_folder(sample_id: str) -> str:
     """Folder of the groups of a sample. Different ids have different folders, whose names have no blanks.
 
     Blanks would need quoting in URLs and shells. Servers decode ``%20``, so it is not used.
-
-    Args:
-        sample_id: id that :func:`~zarr_core.format.names.check_sample_id` accepts.
     """
     return f"{SAMPLES}/{sample_id.replace(' ', BLANK)}"
 

@@ -24,7 +24,7 @@ from zarr_core._util.documents import DocumentError, expect, parse_json, to_json
 from zarr_core.errors import SourceError
 from zarr_core.format.names import check_relative_path
 from zarr_core.format.object_names import ATTRIBUTES_KEY, ZARR_JSON
-from zarr_core.format.shards import ChunkIndex
+from zarr_core.format.shards import ChunkIndex, pack_lengths
 
 #: End of the name of an object that holds a sample's group.
 SUFFIX = ".zip"
@@ -102,10 +102,7 @@ class PackedGroup:
     def chunks_of(self, array: str, count: int | None = None) -> ChunkIndex:
         """Where the chunks of an array lie in the archive.
 
-        Args:
-            array: name of the array.
-            count: number of its chunks. It is compared before memory is allocated; by default, as many as fit in the
-                archive are accepted.
+        Their number is compared before memory is allocated; without ``count``, as many as fit in the archive may be.
         """
         what = f"chunks of {array!r}"
         packed = expect(dict, self._record.get("chunks"), "chunks").get(array)
@@ -150,16 +147,9 @@ class PackedGroup:
 
 
 def check_directory(group: PackedGroup, stored: bytes) -> None:
-    """Compare the central directory of an archive with its head, but for the checksums of the entries.
+    """Compare the central directory, all that follows the last entry, with the head, but for checksums of entries.
 
-    Other readers of ZIP files trust it, and may end the process if it is damaged.
-
-    Args:
-        group: from :func:`parse_head`.
-        stored: the archive from :attr:`PackedGroup.directory_start` on.
-
-    Raises:
-        DocumentError: it is damaged.
+    Other readers of ZIP files trust it, and may end the process if it is damaged. Raises DocumentError.
     """
     headers: list[bytes] = []
     at = end = 0
@@ -196,14 +186,7 @@ def head_bytes(data: bytes) -> int:
 
 
 def parse_head(data: bytes) -> PackedGroup:
-    """What the head of an archive tells.
-
-    Args:
-        data: the head; :func:`head_bytes` tells how many bytes it has.
-
-    Raises:
-        DocumentError: it is damaged.
-    """
+    """What the head of an archive tells; raises DocumentError if it is damaged."""
     head = head_bytes(data)
     if len(data) < head:
         raise DocumentError(f"the head has {head} bytes, only {len(data)} were read")
@@ -214,11 +197,9 @@ def parse_head(data: bytes) -> PackedGroup:
 
 
 def in_order(entries: Iterable[Entry], fields: Sequence[str]) -> list[Entry]:
-    """Entries in the order of an archive: chunks like row groups, then everything else by name.
+    """Entries, without the group's ``zarr.json``, in the order of an archive: chunks like row groups, then the others.
 
-    Args:
-        entries: without the group's ``zarr.json``.
-        fields: array names, those of a domain next to each other.
+    ``fields`` are names of arrays, those of a domain next to each other.
     """
     rank = {array: number for number, array in enumerate(fields)}
     domains = list(dict.fromkeys(array.partition("/")[0] for array in fields))
@@ -358,7 +339,8 @@ def _pack_places(places: Sequence[tuple[int, int]]) -> list[int] | dict[str, str
     step = int(starts[1] - starts[0]) if len(starts) > 1 else 0
     if (np.diff(starts) == step).all() and (lengths == lengths[0]).all():
         return [int(starts[0]), step, int(lengths[0]), len(starts)]
-    return {"starts": _text(starts, "<u8"), "lengths": _text(lengths, "<u4")}
+    packed = base64.b64encode(starts.astype("<u8").tobytes()).decode("ascii")
+    return {"starts": packed, "lengths": pack_lengths(lengths)}
 
 
 def _unpack_places(packed: Any, what: str, most: int, origin: int) -> ChunkIndex:
@@ -382,7 +364,3 @@ def _position(value: Any, what: str) -> int:
     if type(value) is not int or not 0 <= value <= _MAX_END:
         raise DocumentError(f"{what}: {value!r:.40} is not a number of bytes")
     return value
-
-
-def _text(values: np.ndarray, dtype: str) -> str:
-    return base64.b64encode(values.astype(dtype).tobytes()).decode("ascii")

@@ -91,11 +91,7 @@ class RoundingError:
 
 
 class RoundingAccumulator:
-    """Sums the error of a field given in blocks of rows, (n, dim) each.
-
-    Args:
-        dim: components per point.
-    """
+    """Sums the error of a field given in blocks of rows, (n, dim) each."""
 
     def __init__(self, dim: int) -> None:
         self._rows = 0
@@ -105,11 +101,9 @@ class RoundingAccumulator:
         self._zeros = np.zeros(dim, np.int64)
 
     def add(self, stored: np.ndarray, difference: np.ndarray) -> None:
-        """Add a block.
+        """Add a block: values after the cast, and those before it minus these; both C-contiguous.
 
-        Args:
-            stored: values after the cast, C-contiguous.
-            difference: values before the cast minus ``stored``, C-contiguous. It is not 0 where a value became 0.
+        A difference is not 0 where a value became 0.
         """
         rows, dim = difference.shape
         self._rows += rows

@@ -168,7 +168,7 @@ class ChunkIndex(NamedTuple):
             raise ValueError("lie outside of the archive")
 
 
-def pack_lengths(lengths: Sequence[int]) -> str:
+def pack_lengths(lengths: Sequence[int] | np.ndarray) -> str:
     """Chunk lengths as text for a group's attributes: base64 of little-endian uint32."""
     return base64.b64encode(np.asarray(lengths, "<u4").tobytes()).decode("ascii")
 

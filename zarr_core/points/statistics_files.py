@@ -59,9 +59,6 @@ def load_statistics(storage: Storage, manifest: StoreManifest) -> tuple[dict[str
 def read_statistics(place: str) -> tuple[dict[str, Any], str]:
     """The statistics of a YAML file, such as ``STORE/statistics/00000003/train.yaml``, and its URL without credentials.
 
-    Args:
-        place: path or URL.
-
     Raises:
         ZarrCoreError: there is no such file, or it cannot be read.
     """

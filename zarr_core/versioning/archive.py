@@ -81,13 +81,9 @@ def read_archive(storage: Storage, generation: int) -> tuple[str, bytes]:
 def write_archive(
     storage: Storage, generation: int, document: bytes, commit: Callable[[], Mapping[str, Any]] | None
 ) -> None:
-    """Archive a generation, unless it is archived.
+    """Archive a generation, unless it is archived. The document is a JSON object that is not empty.
 
-    Args:
-        storage: the store.
-        generation: its number.
-        document: a JSON object that is not empty, without the key "commit".
-        commit: tells what the commit changed; None if it is unknown. It is recorded in large documents only.
+    ``commit`` tells what the commit changed; None if it is unknown. It is recorded in large documents only.
     """
     plain, compressed = archive_names(generation)
     if len(document) <= _PLAIN_BYTES:

@@ -11,11 +11,7 @@ from zarr_core.versioning.generations import Head, S, load_same
 
 
 class ReplacementCheck(Generic[S]):
-    """The check of one handle. The head's size and times are looked at; only a changed head is read again.
-
-    Args:
-        storage, head: the store.
-    """
+    """The check of one handle. The head's size and times are looked at; only a changed head is read again."""
 
     def __init__(self, storage: Storage, head: Head[S]) -> None:
         self._storage, self._head = storage, head

@@ -25,11 +25,7 @@ _COPY_BYTES = 1 << 20
 
 
 class Packing:
-    """The objects of one group. The temporary file is deleted when the context ends.
-
-    Args:
-        relpath: path of the archive below the store's root.
-    """
+    """The objects of one group, to become the archive ``relpath``. The temporary file is deleted with the context."""
 
     def __init__(self, relpath: str) -> None:
         self.relpath = relpath
@@ -56,12 +52,7 @@ class Packing:
         return size
 
     def arrange(self, group: dict[str, Any], fields: Sequence[str]) -> Archive:
-        """The archive of all objects.
-
-        Args:
-            group: content of the group's ``zarr.json``, to which the positions are added.
-            fields: names of the arrays of fields, in the order of the archive.
-        """
+        """The archive of all objects, whose positions are added to ``group``, with the arrays in the order of ``fields``."""
         return Archive(group, in_order(self._entries.values(), fields))
 
     def read(self, name: str) -> Iterator[bytes]:

@@ -22,14 +22,10 @@ _DEFAULTS: Mapping[str, Any] = {"layout": ConversionSettings.layout, "max_errors
 def choose_settings(
     storage: Storage, manifest: StoreManifest | None, given: Mapping[str, Any], *, reconvert: bool = False
 ) -> ConversionSettings:
-    """The settings of a conversion into a store.
+    """The settings of a conversion into a store: the given ones of a request, and those of its manifest.
 
-    Args:
-        storage: the store.
-        manifest: its current manifest; None if there is no store yet.
-        given: the settings that a request has, by name. ``field_dtypes`` and ``max_errors`` are added to those of the
-            store, except "default" and "none", which remove the field's.
-        reconvert: use the given settings even if they contradict the store.
+    The given ``field_dtypes`` and ``max_errors`` are added to those of the store, except "default" and "none", which
+    remove the field's. With ``reconvert``, settings that contradict the store are used.
 
     Raises:
         SourceError: a given value is invalid.
