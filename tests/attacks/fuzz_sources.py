@@ -241,7 +241,8 @@ def _rewritten(data: bytes, change: Callable[[str, bytes], bytes], *, packed: bo
 
 def _read(root: str, sample_id: str, written: Any) -> dict[str, np.ndarray]:
     """A finished group's arrays, through a manifest of it alone."""
-    from zarr_core.points.store.manifest import StoreManifest, columns_of
+    from zarr_core.points.store.columns import columns_of
+    from zarr_core.points.store.manifest import StoreManifest
 
     samples = {sample_id: written}
     manifest = StoreManifest("fuzz", domains=columns_of(samples), samples=samples, generation=1)

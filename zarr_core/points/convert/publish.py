@@ -10,9 +10,9 @@ from dataclasses import dataclass, field, replace
 from zarr_core.errors import CollectedError, RetirementError, SourceError, StoreError
 from zarr_core.points.convert.job import ConversionJob, check_dataset
 from zarr_core.points.convert.request import ConversionRequest, of_fields
-from zarr_core.points.store.columns import find_misfits, with_recorded_fields, without
+from zarr_core.points.store.columns import columns_of, find_misfits, with_recorded_fields, without
 from zarr_core.points.store.head import HEAD
-from zarr_core.points.store.manifest import Quarantine, SampleEntry, StoreManifest, columns_of
+from zarr_core.points.store.manifest import Quarantine, SampleEntry, StoreManifest
 from zarr_core.points.store.recorded_settings import check_agreement, current_settings, recorded_conversion
 from zarr_core.sources.left_out import counted, some
 from zarr_core.sources.sample import FoundSamples, SampleSource, SourceSample

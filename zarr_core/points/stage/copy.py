@@ -20,8 +20,9 @@ from zarr_core.format.object_names import (
 from zarr_core.points.stage.task import Item, StagedSample, StageTask
 from zarr_core.points.stage.thin import FirstPoints
 from zarr_core.points.statistics_files import find_statistics
+from zarr_core.points.store.columns import columns_of
 from zarr_core.points.store.head import HEAD
-from zarr_core.points.store.manifest import DomainLayout, SampleEntry, StoreManifest, columns_of
+from zarr_core.points.store.manifest import DomainLayout, SampleEntry, StoreManifest
 from zarr_core.points.store.settings import ConversionSettings, Layout
 from zarr_core.storage import Storage
 from zarr_core.versioning.generations import commit

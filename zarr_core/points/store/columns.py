@@ -1,4 +1,4 @@
-"""Which converted samples fit the columns of a store: a field has one number of components in all samples.
+"""The columns of a store, and which converted samples fit them: a field has one number of components in all samples.
 
 What is committed wins over what comes. Among the samples of one commit, the number of components that most of them
 have wins, and that of the first sample by id if there is a tie.
@@ -14,8 +14,9 @@ from functools import partial
 from typing import TypeVar
 
 from zarr_core.errors import StoreError
+from zarr_core.format.names import POSITION
 from zarr_core.points.store.group import entry_of, read_group
-from zarr_core.points.store.manifest import ArrayColumn, Quarantine, SampleEntry, StoreManifest, different_fields
+from zarr_core.points.store.manifest import ArrayColumn, DomainLayout, Quarantine, SampleEntry, StoreManifest
 from zarr_core.storage import Storage
 
 _Result = TypeVar("_Result")
@@ -25,18 +26,15 @@ _READS = 16
 
 
 def find_misfits(committed: Mapping[str, SampleEntry], written: Mapping[str, SampleEntry]) -> dict[str, Quarantine]:
-    """Refusals of the written samples that do not fit the store, by sample id.
+    """Refusals of the samples to be committed that do not fit the store, by sample id. All have their fields.
 
-    Args:
-        committed: samples of the store with their fields. Those in ``written`` are replaced, unless they are refused:
-            a refused sample keeps its earlier group.
-        written: samples to be committed, with their fields.
+    Samples in ``written`` replace those in ``committed``, except refused ones, which keep their earlier group.
     """
     refused: dict[str, Quarantine] = {}
     while True:
         coming = without(written, refused)
         staying = without(committed, coming)
-        expected = _most_common(coming) | _most_common(staying)
+        expected = _expected(coming) | _expected(staying)
         known = len(refused)
         for sample_id, entry in sorted(coming.items()):
             refusal = misfit(entry, expected)
@@ -66,7 +64,7 @@ def expected_columns(manifest: StoreManifest | None, others: Collection[str]) ->
         return {}
     if manifest.conversion is None:
         return manifest.fields
-    return _most_common(without(manifest.samples, others))
+    return _expected(without(manifest.samples, others))
 
 
 def without(results: Mapping[str, _Result], sample_ids: Collection[str]) -> dict[str, _Result]:
@@ -93,14 +91,39 @@ def _with_fields(storage: Storage, manifest: StoreManifest, sample_id: str) -> S
     return replace(entry, fields=fields)
 
 
-def _most_common(samples: Mapping[str, SampleEntry]) -> dict[str, ArrayColumn]:
-    """By field, the array that most samples have; the first by id of equally common ones. Dtypes do not matter."""
-    found: dict[str, Counter[tuple[str, int]]] = defaultdict(Counter)
-    for fields, count in different_fields(samples):
-        for name, column in fields.items():
-            found[name][column.array_name, column.dim] += count
-    common = {}
-    for name, counts in found.items():
-        (array_name, dim), _ = counts.most_common(1)[0]
-        common[name] = ArrayColumn(array_name, name, "", dim)
-    return common
+def columns_of(samples: Mapping[str, SampleEntry]) -> dict[str, DomainLayout]:
+    """The columns of a store: all fields of its samples, in alphabetical order of their arrays.
+
+    Where samples differ, the dtype and the number of components that most samples have, or the first by id of these.
+    Every sample must have its ``fields``.
+    """
+    found: dict[str, ArrayColumn] = {}
+    for column in _most_common_first(samples):
+        found.setdefault(column.array_name, column)
+    domains: dict[str, dict[str, ArrayColumn]] = defaultdict(dict)
+    for array_name, column in sorted(found.items()):
+        domains[array_name.partition("/")[0]][column.field] = column
+    return {domain: DomainLayout(f"{domain}_{POSITION}", arrays) for domain, arrays in domains.items()}
+
+
+def _expected(samples: Mapping[str, SampleEntry]) -> dict[str, ArrayColumn]:
+    """By field, the array that most samples have. Dtypes do not matter."""
+    found: dict[str, ArrayColumn] = {}
+    for column in _most_common_first(samples, dtypes=False):
+        found.setdefault(column.field, column)
+    return found
+
+
+def _most_common_first(samples: Mapping[str, SampleEntry], *, dtypes: bool = True) -> list[ArrayColumn]:
+    """The arrays of samples, with or without their dtypes; of equally common ones, the first by id."""
+    fields: dict[int, Mapping[str, ArrayColumn]] = {}
+    shared: Counter[int] = Counter()  # most samples share one object
+    for sample_id in sorted(samples):
+        own = samples[sample_id].fields or {}
+        fields.setdefault(id(own), own)
+        shared[id(own)] += 1
+    counts: Counter[ArrayColumn] = Counter()
+    for number, count in shared.items():
+        for column in fields[number].values():
+            counts[column if dtypes else replace(column, dtype="")] += count
+    return [column for column, _ in counts.most_common()]

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import reprlib
-from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
@@ -22,7 +21,7 @@ from zarr_core._util.cached import cached_property
 from zarr_core._util.documents import DocumentError, checked_by, describe_problems, expect, parse_json
 from zarr_core.errors import ManifestError, UnknownFieldError, ZarrCoreError
 from zarr_core.format.array_metadata import COORDS_DTYPE, MAX_CHUNKS, MAX_COMPONENTS, MAX_POINTS, VALUES_DTYPE
-from zarr_core.format.names import POSITION, check_relative_path, check_sample_id
+from zarr_core.format.names import check_relative_path, check_sample_id
 from zarr_core.format.object_names import MANIFEST
 from zarr_core.format.packed import MAX_HEAD
 from zarr_core.storage.archives import is_archive
@@ -353,37 +352,6 @@ _PARSER = TypeAdapter(StoreManifest)
 # What to_json omits where it has these values, and what it writes in another way.
 _OMITTED: dict[str, Any] = {"retired": [], "conversion": None, "fingerprints": "version", "origin": {}}
 _NOT_DUMPED: dict[str, Any] = {"retention": True, "samples": {"__all__": {"fields"}}}
-
-
-def columns_of(samples: Mapping[str, SampleEntry]) -> dict[str, DomainLayout]:
-    """The columns of a store: all fields of its samples, in alphabetical order of their arrays.
-
-    Where samples differ, the dtype and the number of components that most samples have, or the first by id of these.
-    Every sample must have its ``fields``.
-    """
-    found: dict[str, Counter[ArrayColumn]] = defaultdict(Counter)
-    for fields, count in different_fields(samples):
-        for column in fields.values():
-            found[column.array_name][column] += count
-    domains: dict[str, dict[str, ArrayColumn]] = defaultdict(dict)
-    for array_name, counts in sorted(found.items()):
-        column = counts.most_common(1)[0][0]  # in the order of first appearance if equally common
-        domains[array_name.partition("/")[0]][column.field] = column
-    return {domain: DomainLayout(f"{domain}_{POSITION}", arrays) for domain, arrays in domains.items()}
-
-
-def different_fields(samples: Mapping[str, SampleEntry]) -> list[tuple[Mapping[str, ArrayColumn], int]]:
-    """The ``fields`` of samples, with the number of samples that share each, in the order of their first sample by id.
-
-    Samples that do not share one object may have equal fields.
-    """
-    counts: Counter[int] = Counter()
-    fields: dict[int, Mapping[str, ArrayColumn]] = {}
-    for sample_id in sorted(samples):
-        own = samples[sample_id].fields or {}
-        counts[id(own)] += 1
-        fields.setdefault(id(own), own)
-    return [(fields[number], count) for number, count in counts.items()]
 
 
 class _UsualFields:
