@@ -18,12 +18,12 @@ from zarr_core.errors import StoreError, UnknownFieldError, ZarrCoreError
 from zarr_core.format.object_names import ZARR_JSON
 from zarr_core.matrix.store.state import MatrixState
 from zarr_core.points.statistics_files import find_statistics
+from zarr_core.points.store.footprint import LayoutInfo, layouts_of
 from zarr_core.points.store.group import read_group, read_metadata, recorded_attributes, recorded_rounding
 from zarr_core.points.store.manifest import DomainGrid, SampleEntry, StoreManifest
 from zarr_core.points.store.recorded_settings import current_settings, describe_changes
 from zarr_core.storage import Storage
 from zarr_core.stores.kinds import find_head
-from zarr_core.stores.layouts import LayoutInfo, layouts_of
 from zarr_core.versioning.archive import archive_names
 from zarr_core.versioning.generations import Head, load
 from zarr_core.versioning.history import commits

@@ -1,4 +1,4 @@
-"""What a sample takes in its store: objects or inodes, and requests of a draw."""
+"""What a sample takes in its store by its layout: objects or inodes, and requests of a draw."""
 
 from __future__ import annotations
 
@@ -29,6 +29,23 @@ class Footprint:
     requests: int
 
 
+@dataclass(frozen=True)
+class LayoutInfo:
+    """The samples of a point store that have one layout.
+
+    Attributes:
+        samples: how many.
+        objects: of the first of these samples: files or objects.
+        inodes: its files and folders on a local disk; 0 elsewhere.
+        requests: of a draw from all its fields, at least, once its metadata was read by one more.
+    """
+
+    samples: int
+    objects: int
+    inodes: int
+    requests: int
+
+
 def footprint(storage: Storage, state: StoreManifest, entry: SampleEntry) -> Footprint:
     """What a sample takes; one listing, and none for an archive."""
     if entry.head:
@@ -40,6 +57,19 @@ def footprint(storage: Storage, state: StoreManifest, entry: SampleEntry) -> Foo
     folder_of_groups = entry.relpath.rpartition("/")[0]
     inodes = count_inodes(sizes, folder_of_groups) if storage.is_local else 0
     return Footprint(layout, sizes, inodes, requests)
+
+
+def layouts_of(storage: Storage, state: StoreManifest) -> dict[str, LayoutInfo]:
+    """The layouts of samples; one request for the objects of each."""
+    groups: dict[str, list[SampleEntry]] = {"directory": [], "packed": []}
+    for entry in state.samples.values():
+        groups["packed" if entry.head else "directory"].append(entry)
+    found = {}
+    for layout, entries in groups.items():
+        if entries:
+            first = footprint(storage, state, entries[0])
+            found[layout] = LayoutInfo(len(entries), len(first.sizes), first.inodes, first.requests)
+    return found
 
 
 def count_inodes(names: Iterable[str], top: str) -> int:

@@ -52,7 +52,7 @@ class Packing:
         return size
 
     def arrange(self, group: dict[str, Any], fields: Sequence[str]) -> Archive:
-        """The archive of all objects, whose positions are added to ``group``, with the arrays in the order of ``fields``."""
+        """The archive of all objects; their positions are added to ``group``. Arrays are in the order of ``fields``."""
         return Archive(group, in_order(self._entries.values(), fields))
 
     def read(self, name: str) -> Iterator[bytes]:

@@ -10,9 +10,9 @@ import numpy as np
 from zarr_core import write_sample
 from zarr_core.convert import convert
 from zarr_core.info import format_store
+from zarr_core.points.store.footprint import LayoutInfo
 from zarr_core.points.store.head import load_manifest
 from zarr_core.sources.description import SourceDescription
-from zarr_core.stores.layouts import LayoutInfo
 from zarr_core.stores.summary import StoreInfo, store_info
 
 
