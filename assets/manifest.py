@@ -19,8 +19,7 @@ from zarr_core._util.units import format_size
 from zarr_core.errors import RetirementError
 from zarr_core.points.convert.publish import PublishReport, publish_finished
 from zarr_core.points.store.manifest import Quarantine, StoreManifest
-from zarr_core.points.store.recorded_settings import held_settings
-from zarr_core.points.store.settings import ConversionSettings
+from zarr_core.points.store.settings import ConversionSettings, held_settings
 from zarr_core.sources.sample import FoundSamples
 from zarr_core.versioning.generations import archived
 

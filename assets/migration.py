@@ -11,7 +11,7 @@ from zarr_core.platform.sensors.observations import KnownItems
 from zarr_core.platform.sensors.operating import if_red
 
 from zarr_core.points.convert.publish import publish_finished
-from zarr_core.points.store.recorded_settings import current_settings
+from zarr_core.points.store.settings import current_settings
 
 
 def migration_job(dataset: DatasetDeclaration) -> dg.JobDefinition:

@@ -14,8 +14,7 @@ from pydantic import PrivateAttr
 
 from zarr_core.points.store.head import load_if_any, load_manifest
 from zarr_core.points.store.manifest import StoreManifest
-from zarr_core.points.store.recorded_settings import held_settings
-from zarr_core.points.store.settings import ConversionSettings
+from zarr_core.points.store.settings import ConversionSettings, held_settings
 from zarr_core.sources import SampleTree
 from zarr_core.sources.listing import Listing, list_samples
 from zarr_core.sources.sample import FoundSamples

@@ -19,8 +19,7 @@ from zarr_core.platform.sensors.observations import KnownItems, WatchedSource
 
 from zarr_core._util.units import format_size
 from zarr_core.points.store.manifest import SampleEntry, StoreManifest
-from zarr_core.points.store.recorded_settings import current_settings, describe_changes
-from zarr_core.points.store.settings import ConversionSettings
+from zarr_core.points.store.settings import ConversionSettings, current_settings, describe_changes
 from zarr_core.sources.left_out import some
 from zarr_core.sources.listing import Listing
 

@@ -23,8 +23,7 @@ from zarr_core.points.read.reader import ZarrChunkReader
 from zarr_core.points.statistics import calculate_store_statistics
 from zarr_core.points.store.footprint import USD_PER_MILLION_GETS, count_inodes, footprint
 from zarr_core.points.store.group import chunk_object_bytes, recorded_rounding
-from zarr_core.points.store.recorded_settings import current_settings
-from zarr_core.points.store.settings import ConversionSettings
+from zarr_core.points.store.settings import ConversionSettings, current_settings
 from zarr_core.points.verify.source import ComparedSource
 from zarr_core.points.verify.store import verify_store
 from zarr_core.reports.environment import environment

@@ -21,7 +21,7 @@ from zarr_core.points.statistics_files import find_statistics
 from zarr_core.points.store.footprint import LayoutInfo, layouts_of
 from zarr_core.points.store.group import read_group, read_metadata, recorded_attributes, recorded_rounding
 from zarr_core.points.store.manifest import DomainGrid, SampleEntry, StoreManifest
-from zarr_core.points.store.recorded_settings import current_settings, describe_changes
+from zarr_core.points.store.settings import current_settings, describe_changes
 from zarr_core.storage import Storage
 from zarr_core.stores.kinds import find_head
 from zarr_core.versioning.archive import archive_names

@@ -21,7 +21,7 @@ from zarr_core.points.stage import store as staging
 from zarr_core.points.stage.store import stage_store
 from zarr_core.points.statistics_files import load_statistics
 from zarr_core.points.store.head import HEAD, load_manifest
-from zarr_core.points.store.recorded_settings import current_settings
+from zarr_core.points.store.settings import current_settings
 from zarr_core.points.verify.store import verify_store
 from zarr_core.stage import main
 from zarr_core.statistics import main as statistics

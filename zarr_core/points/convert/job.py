@@ -10,7 +10,7 @@ from zarr_core.points.convert.request import ConversionRequest
 from zarr_core.points.convert.writer import GroupWriter
 from zarr_core.points.store.head import load_if_any
 from zarr_core.points.store.manifest import Quarantine, SampleEntry, StoreManifest
-from zarr_core.points.store.recorded_settings import choose_settings
+from zarr_core.points.store.settings import choose_settings
 from zarr_core.sources.sample import FoundSamples, SourceSample
 from zarr_core.sources.selection import Selection, select_samples, with_contents
 from zarr_core.storage import Storage

@@ -11,7 +11,7 @@ from zarr_core.points.convert.request import ConversionRequest
 from zarr_core.points.convert.sample import ConversionResult, quarantined
 from zarr_core.points.convert.writer import Repair
 from zarr_core.points.store.manifest import SampleEntry, StoreManifest
-from zarr_core.points.store.recorded_settings import describe_changes
+from zarr_core.points.store.settings import describe_changes
 from zarr_core.sources.formats import require_libraries
 from zarr_core.sources.parts import Part
 from zarr_core.sources.sample import SourceSample

@@ -13,7 +13,7 @@ from zarr_core.points.convert.request import ConversionRequest, of_fields
 from zarr_core.points.store.columns import columns_of, find_misfits, with_recorded_fields, without
 from zarr_core.points.store.head import HEAD
 from zarr_core.points.store.manifest import Quarantine, SampleEntry, StoreManifest
-from zarr_core.points.store.recorded_settings import check_agreement, current_settings, recorded_conversion
+from zarr_core.points.store.settings import check_agreement, current_settings, recorded_conversion
 from zarr_core.sources.left_out import counted, some
 from zarr_core.sources.sample import FoundSamples, SampleSource, SourceSample
 from zarr_core.sources.selection import Selection, overlaps, with_current_splits

@@ -18,8 +18,7 @@ from zarr_core.points.stage.task import Item, StagedSample, StageTask
 from zarr_core.points.statistics import record_training_statistics
 from zarr_core.points.store.head import HEAD
 from zarr_core.points.store.manifest import Conversion, SampleEntry, StoreManifest
-from zarr_core.points.store.recorded_settings import current_settings
-from zarr_core.points.store.settings import ConversionSettings
+from zarr_core.points.store.settings import ConversionSettings, current_settings
 from zarr_core.versioning.generations import commit
 
 

@@ -1,16 +1,20 @@
-"""Settings of a conversion, and the digests that name groups."""
+"""Settings of conversions, the digests that name groups, and the settings that a manifest records.
+
+All samples of a store are converted with the same settings. A conversion takes from the store what its caller does not
+give, and refuses what contradicts the store, unless the caller requests that everything is converted again.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, get_args
 
 from zarr_core._util.arguments import check_mapping, whole_number
 from zarr_core._util.cached import cached_property
-from zarr_core.errors import SourceError
+from zarr_core.errors import ManifestError, SourceError, StoreError
 from zarr_core.format.array_metadata import (
     BOUNDED_DTYPE,
     COORDS_DTYPE,
@@ -23,6 +27,8 @@ from zarr_core.format.bounds import ErrorBound
 from zarr_core.format.codecs import BOUNDED_CODEC, DEFAULT_CODEC, Codec
 from zarr_core.format.names import FieldName
 from zarr_core.points.store.group import GROUP_FORMAT
+from zarr_core.points.store.manifest import Conversion, StoreManifest
+from zarr_core.storage import Storage
 
 FIELD_DTYPES_EXAMPLE = "{'surface_pressure': 'float32'}"
 #: As the dtype of a field in ``field_dtypes``: the field has no dtype of its own (any more).
@@ -172,3 +178,98 @@ def _check_dtype(name: str, dtype: object) -> None:
 def digest(values: list[Any]) -> str:
     """16 hex digits of the SHA-256 of JSON values."""
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def choose_settings(
+    storage: Storage, manifest: StoreManifest | None, given: Mapping[str, Any], *, reconvert: bool = False
+) -> ConversionSettings:
+    """The settings of a conversion into a store: the given ones of a request, and those of its manifest.
+
+    The given ``field_dtypes`` and ``max_errors`` are added to those of the store, except "default" and "none", which
+    remove the field's. With ``reconvert``, settings that contradict the store are used.
+
+    Raises:
+        SourceError: a given value is invalid.
+        StoreError: a given value contradicts the store.
+        ManifestError: the recorded settings cannot be read.
+    """
+    recorded = current_settings(manifest)
+    if manifest is None or recorded is None:
+        chosen = ConversionSettings(**given)
+    else:
+        by_field = {name: {**getattr(recorded, name), **given.get(name, {})} for name in ("field_dtypes", "max_errors")}
+        chosen = replace(recorded, **{**given, **by_field})
+        if manifest.samples and not reconvert:
+            check_agreement(storage, recorded, chosen)
+    if chosen.is_packed and given.get("shard_points") is not None:
+        raise SourceError("shard_points is for the layout 'directory': packed samples have no shards; leave it out")
+    return chosen
+
+
+def held_settings(manifest: StoreManifest | None, declared: ConversionSettings) -> ConversionSettings:
+    """The settings that new samples of a store are converted with, whatever is declared for it.
+
+    Those of the store, if it holds samples; else the declared ones. Other settings need a migration, which a person
+    starts with ``reconvert``.
+
+    Raises:
+        ManifestError: as for :func:`choose_settings`.
+    """
+    if manifest is None or not manifest.samples:
+        return declared
+    return current_settings(manifest) or declared
+
+
+def describe_changes(manifest: StoreManifest, digests: Iterable[str], settings: ConversionSettings) -> str:
+    """How settings differ from others of a store, given by their digests: "values_dtype: 'float16' -> 'float32'"."""
+    known = {} if manifest.conversion is None else manifest.conversion.settings
+    omitted = {"layout": ConversionSettings.layout, "max_errors": {}}
+    documents = [{**omitted, **known[each]} if each in known else {} for each in sorted(set(digests))]
+    changes = []
+    for name, new in asdict(settings).items():
+        # Settings that the store does not record are named below.
+        old = dict.fromkeys(repr(document[name]) for document in documents if document.get(name, new) != new)
+        if old:
+            changes.append(f"{name}: {' or '.join(old)} -> {new!r}")
+    if not all(documents):
+        changes.append("other settings, which the store does not record")
+    return "; ".join(changes)
+
+
+def check_agreement(storage: Storage, recorded: ConversionSettings, chosen: ConversionSettings) -> None:
+    """Raise StoreError if settings contradict those of the store."""
+    asked = asdict(chosen)
+    different = []
+    for name, held in asdict(recorded).items():
+        if held != asked[name]:
+            different.append(f"{name} is {held!r} in the store, not {asked[name]!r}")
+    if different:
+        raise StoreError(
+            f"{storage.url}: {'; '.join(different)}. Run again without what contradicts the store, whose settings "
+            "another conversion or a repacking may have changed meanwhile, or convert all samples again with the new "
+            "settings: --reconvert (reconvert=True)"
+        )
+
+
+def current_settings(manifest: StoreManifest | None) -> ConversionSettings | None:
+    """The recorded settings of a store; None if its manifest does not record them. Raises ManifestError."""
+    if manifest is None or manifest.conversion is None:
+        return None
+    current = manifest.conversion.current
+    try:
+        found = ConversionSettings(**manifest.conversion.settings[current])
+    except (KeyError, TypeError, SourceError) as error:  # TypeError: a setting of a newer version of this library
+        raise ManifestError(f"the conversion settings {current!r} of the manifest cannot be used: {error}") from error
+    if found.digest != current:
+        raise ManifestError(f"the conversion settings {current!r} of the manifest have the digest {found.digest!r}")
+    return found
+
+
+def recorded_conversion(manifest: StoreManifest, settings: ConversionSettings) -> Conversion:
+    """What the manifest records after a conversion with these settings. Settings that no sample names are dropped."""
+    named = {entry.settings for entry in manifest.samples.values()}
+    named.update(refusal.settings for refusal in manifest.quarantine.values())
+    known = {} if manifest.conversion is None else manifest.conversion.settings
+    kept = {each: document for each, document in known.items() if each in named}
+    kept[settings.digest] = settings.to_document()
+    return Conversion(settings.digest, dict(sorted(kept.items())))

@@ -15,8 +15,7 @@ from zarr_core import load_manifest, verify_store
 from zarr_core.convert import publish
 from zarr_core.errors import ManifestError, SourceError, StoreError
 from zarr_core.info import format_store
-from zarr_core.points.store.recorded_settings import describe_changes, held_settings
-from zarr_core.points.store.settings import ConversionSettings
+from zarr_core.points.store.settings import ConversionSettings, describe_changes, held_settings
 from zarr_core.storage import Storage
 from zarr_core.stores.summary import store_info
 
