@@ -81,11 +81,7 @@ class FieldName:
 
 
 def field_name(attribute: str) -> FieldName:
-    """The field of a file-map attribute.
-
-    Raises:
-        SourceError: the attribute has no ``<domain>_<name>`` form.
-    """
+    """The field of a file-map attribute; raises SourceError unless it has the form ``<domain>_<name>``."""
     if not _NAME.fullmatch(attribute):
         raise SourceError(
             f"field name {attribute!r:.80}: use at most {MAX_NAME} lower-case letters, digits and underscores"
@@ -97,11 +93,9 @@ def field_name(attribute: str) -> FieldName:
 
 
 def check_sample_id(sample_id: str) -> str:
-    """Return the id if it can name a folder below the store root, see :func:`sample_folder`.
+    """Return the id if it can name a folder below the store root, see :func:`sample_folder`; else raise SourceError.
 
-    Raises:
-        SourceError: it is empty, absolute, contains "..", or characters that are unsafe in object stores or shells, or
-            begins or ends with a blank, or a part of it is named as an archive of the packed layout.
+    It must have no characters that are unsafe in object stores or shells, and no part that is named as an archive.
     """
     if len(sample_id) > _MAX_ID or not _SAMPLE_ID.fullmatch(sample_id):
         raise SourceError(
@@ -120,11 +114,7 @@ def listed_id(line: str, depth: int) -> str:
 
 
 def check_relative_path(path: str) -> str:
-    """Return the path if it stays below the root that it is joined to.
-
-    Raises:
-        SourceError: it is absolute, contains "..", is not normalised, or contains control characters.
-    """
+    """Return the path if it is normalised and stays below the root that it is joined to; else raise SourceError."""
     if not _RELATIVE_PATH.fullmatch(path):
         raise SourceError(f"path {path!r} leaves the folder it must stay in")
     return path

@@ -29,12 +29,7 @@ def compress(values: np.ndarray, level: int) -> bytes:
 
 
 def decompress(data: bytes | np.ndarray, out: np.ndarray) -> None:
-    """Decode a frame into a C-contiguous array.
-
-    Raises:
-        ValueError: the frame is damaged, or has another dtype or number of values.
-        StoreError: the package is not installed.
-    """
+    """Decode a frame into a C-contiguous array; raises ValueError if it is damaged or has other values, StoreError."""
     standalone = _standalone()
     try:
         progress = standalone.simple_decompress_into(bytes(data), out.reshape(-1))

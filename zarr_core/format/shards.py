@@ -69,13 +69,10 @@ def shard_index(layout: ArrayLayout, lengths: Sequence[int]) -> bytes:
 
 
 def decode_shard_index(layout: ArrayLayout, tail: bytes) -> np.ndarray:
-    """Byte ranges of a shard's chunks from the last ``index_bytes`` of the object.
+    """Byte ranges of a shard's chunks from the last ``index_bytes`` of the object; raises CorruptChunkError.
 
     Returns:
         (chunks_per_shard, 2) uint64: offset and length; both MISSING_CHUNK for a chunk that was not written.
-
-    Raises:
-        CorruptChunkError: the index is truncated or its checksum does not match.
     """
     if len(tail) != layout.index_bytes or not passes_checksum(tail):
         raise CorruptChunkError("shard index: checksum mismatch")
@@ -94,8 +91,7 @@ class ChunkRange(NamedTuple):
 def chunk_ranges(layout: ArrayLayout, shard: int, tail: bytes, end: int) -> list[ChunkRange]:
     """Byte ranges of the chunks that a shard holds, from its last ``index_bytes`` and the position of its index.
 
-    Raises:
-        CorruptChunkError: the index is damaged, or a range exceeds ``end``.
+    Raises CorruptChunkError if that is damaged, or a range exceeds ``end``.
     """
     if not layout.sharded:
         return [ChunkRange(shard, 0, end, shard)]
@@ -180,11 +176,7 @@ def unpack_lengths(text: str) -> list[int]:
 
 
 def decode_chunk(layout: ArrayLayout, data: bytes | np.ndarray) -> np.ndarray:
-    """Rows of one chunk, (chunk_points, dim) in the stored dtype, padding included.
-
-    Raises:
-        CorruptChunkError: the checksum does not match or the bytes do not decode.
-    """
+    """Rows of one chunk, (chunk_points, dim) in the stored dtype, padding included; raises CorruptChunkError."""
     try:
         points = np.empty((layout.chunk_points, layout.dim), np.dtype(layout.dtype).newbyteorder("<"))
     except (MemoryError, ValueError) as error:  # ValueError: exceeds the address space
@@ -196,8 +188,7 @@ def decode_chunk(layout: ArrayLayout, data: bytes | np.ndarray) -> np.ndarray:
 def decode_into(layout: ArrayLayout, data: bytes | np.ndarray, out: np.ndarray) -> None:
     """Decode one chunk (an array of it is uint8) into (chunk_points, dim) rows of the stored dtype, C-contiguous.
 
-    Raises:
-        CorruptChunkError: the checksum does not match or the bytes do not decode; the rows are then undefined.
+    Raises CorruptChunkError for a wrong checksum, or bytes that do not decode; the rows are then undefined.
     """
     if layout.checksum:
         if not passes_checksum(data):

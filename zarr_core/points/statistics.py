@@ -355,10 +355,8 @@ def _urls(store_root: str, names: Iterable[str]) -> list[str]:
 def _publish(storage: Storage) -> list[str]:
     """Make the files beside the manifest a copy of the statistics of the current generation, if it has them.
 
-    Others may commit and do the same meanwhile. Whoever writes looks again, so the last generation wins.
-
-    Returns:
-        Names of the files written.
+    Others may commit and do the same meanwhile. Whoever writes looks again, so the last generation wins. Returns the
+    names of the files written.
     """
     written: dict[str, None] = {}
     while True:
@@ -397,13 +395,8 @@ def record_training_statistics(store_root: str, manifest: StoreManifest) -> list
 
     What the store has is not written again. They are merged from the recorded moments, so they equal those of
     :func:`calculate_store_statistics`. Nothing is recorded where arrays would have to be read, or where the store has
-    no sample of the training split.
-
-    Returns:
-        The files written, without credentials.
-
-    Raises:
-        ZarrCoreError: the moments of a sample cannot be read.
+    no sample of the training split. Returns the files written, without credentials; raises ZarrCoreError if the moments
+    of a sample cannot be read.
     """
     split = training_split(manifest)
     storage = Storage(store_root)

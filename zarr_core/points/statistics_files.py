@@ -48,20 +48,12 @@ def find_statistics(storage: Storage, manifest: StoreManifest) -> str:
 
 
 def load_statistics(storage: Storage, manifest: StoreManifest) -> tuple[dict[str, Any], str]:
-    """The statistics that :func:`find_statistics` finds, and the URL of their file.
-
-    Raises:
-        ZarrCoreError: there are none, or they cannot be read; names the command that writes them.
-    """
+    """The statistics that :func:`find_statistics` finds, and the URL of their file; raises ZarrCoreError as it does."""
     return _parsed(storage, f"{find_statistics(storage, manifest)}.yaml", statistics_hint(storage, manifest))
 
 
 def read_statistics(place: str) -> tuple[dict[str, Any], str]:
-    """The statistics of a YAML file, such as ``STORE/statistics/00000003/train.yaml``, and its URL without credentials.
-
-    Raises:
-        ZarrCoreError: there is no such file, or it cannot be read.
-    """
+    """The statistics of a YAML file, and its URL without credentials; raises ZarrCoreError, with the way to get one."""
     folder, slash, name = place.rpartition("/")
     storage = Storage(folder or slash or ".")
     try:

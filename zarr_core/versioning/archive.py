@@ -54,12 +54,7 @@ def find_archive(storage: Storage, generation: int) -> str | None:
 
 
 def read_archive(storage: Storage, generation: int) -> tuple[str, bytes]:
-    """Name and document of an archived generation.
-
-    Raises:
-        FileNotFoundError: there is none.
-        ManifestError: it is damaged.
-    """
+    """Name and document of an archived generation; raises FileNotFoundError, or ManifestError if it is damaged."""
     plain, compressed = archive_names(generation)
     try:
         return plain, storage.read(plain)
@@ -98,9 +93,7 @@ def write_archive(
 def read_commit(storage: Storage, archive: StoredObject) -> dict[str, Any]:
     """What an archive records of its commit; empty if nothing. Reads the beginning of the archive, as a rule.
 
-    Raises:
-        FileNotFoundError: there is no such object.
-        ManifestError: the record is damaged.
+    Raises FileNotFoundError, or ManifestError if the record is damaged.
     """
     if not archive.name.endswith(".gz"):
         return {}

@@ -184,12 +184,7 @@ def no_store(storage: Storage, names: str) -> StoreError:
 
 
 def load_same(storage: Storage, head: Head[S], known: S) -> S:
-    """The current state of the store that ``known`` is a state of.
-
-    Raises:
-        StoreError: the store was deleted, or replaced by another one at the same place.
-        ManifestError: the state cannot be read.
-    """
+    """The current state of the store that ``known`` is a state of; raises StoreError if it was deleted or replaced."""
     try:
         current: S | None = load(storage, head)
     except StoreError as error:
@@ -299,10 +294,8 @@ def commit(storage: Storage, head: Head[S], change: Callable[[S | None], S], sin
 def amend(storage: Storage, head: Head[S], change: Callable[[S], Retention]) -> S:
     """Change the retention of a store. That makes no generation and changes nothing for readers.
 
-    ``change`` makes the next retention from the current state, and may run again as in :func:`commit`.
-
-    Raises:
-        StoreError: there is no store, or another program wrote it; also as for :func:`commit`.
+    ``change`` makes the next retention from the current state, and may run again as in :func:`commit`. Raises what
+    that raises, and StoreError where another program wrote the store.
     """
 
     def step(current: S | None, data: bytes, overtaken: bool) -> S | None:
@@ -369,10 +362,7 @@ def _swap(
     """Replace the head by the result of a step; repeat on the newer head whenever another writer came first.
 
     The step gets the current state, its document, and whether another writer has just committed it. It returns None if
-    there is nothing to do.
-
-    Returns:
-        The state before, the state now, and its document if this call wrote it.
+    there is nothing to do. Returns the state before, the state now, and its document if this call wrote it.
     """
     last: int | None = None
     tried: tuple[S | None, S, bytes] | None = None

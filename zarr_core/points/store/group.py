@@ -72,11 +72,7 @@ def _explained(storage: Storage, name: str) -> Iterator[None]:
 
 
 def recorded_attributes(group: Any) -> dict[str, Any] | None:
-    """What this library recorded in a group's ``zarr.json``; None if another program wrote the group.
-
-    Raises:
-        DocumentError: the document is not the metadata of a Zarr group.
-    """
+    """What this library recorded in a group's ``zarr.json``; None if another program wrote it. Raises DocumentError."""
     if not isinstance(group, dict) or group.get("node_type") != "group":
         raise DocumentError("not the metadata of a Zarr group")
     recorded = expect(dict, group.get("attributes", {}), "attributes").get(ATTRIBUTES_KEY)
@@ -158,9 +154,7 @@ def head_of(sizes: Mapping[str, int], relpath: str) -> int:
 def entry_of(relpath: str, group: Any, head: int = 0) -> SampleEntry:
     """The manifest entry of a finished group, from its ``zarr.json`` and the bytes of the head of a packed one.
 
-    Raises:
-        DocumentError: it does not hold the records of a conversion.
-        StoreError: the metadata of an array is damaged.
+    Raises DocumentError if it has no records of a conversion, and StoreError if the metadata of an array is damaged.
     """
     recorded = recorded_attributes(group) or {}
     fingerprint = expect(str, recorded.get("fingerprint"), "fingerprint")

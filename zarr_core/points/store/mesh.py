@@ -81,12 +81,7 @@ def check_mesh_object(name: str, data: bytes) -> bytes:
 
 
 def read_meshes(root: str, relpath: str, recorded: dict[str, Any]) -> Iterator[tuple[str, Mesh]]:
-    """The meshes of a sample by domain, without fields.
-
-    Raises:
-        DocumentError: the record is damaged.
-        CorruptChunkError: an array cannot be read.
-    """
+    """The meshes of a sample by domain, without fields; raises DocumentError or CorruptChunkError for damaged ones."""
     import zarr
 
     from zarr_core.storage.zarr_stores import group_place, make_store

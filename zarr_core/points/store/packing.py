@@ -78,9 +78,6 @@ def on_this_machine(storage: Storage, relpath: str) -> Iterator[Storage]:
     """A store on this machine with an archive: the same one, or a temporary one that the archive is fetched to.
 
     It is fetched by ranges of 8 MiB. Who reads its entries one by one would make a request for each of them.
-
-    Raises:
-        FileNotFoundError: there is no such archive.
     """
     if storage.is_local:
         yield storage
@@ -116,11 +113,7 @@ def is_stored(storage: Storage, name: str, start: int, pieces: Iterable[bytes]) 
 
 
 def was_cut_off(storage: Storage, name: str, pieces: Iterable[bytes]) -> bool:
-    """Whether an object has the first of these bytes, and zeros or nothing instead of all others: as after a power cut.
-
-    Raises:
-        FileNotFoundError: there is no such object.
-    """
+    """Whether an object has the first of these bytes, and zeros or nothing after them, as after a power cut."""
     end = 0
     is_cut = False
     for block in _blocks(pieces):

@@ -186,12 +186,8 @@ def choose_settings(
     """The settings of a conversion into a store: the given ones of a request, and those of its manifest.
 
     The given ``field_dtypes`` and ``max_errors`` are added to those of the store, except "default" and "none", which
-    remove the field's. With ``reconvert``, settings that contradict the store are used.
-
-    Raises:
-        SourceError: a given value is invalid.
-        StoreError: a given value contradicts the store.
-        ManifestError: the recorded settings cannot be read.
+    remove the field's. With ``reconvert``, settings that contradict the store are used; without, StoreError is raised.
+    Other errors are SourceError for invalid values, and ManifestError for a manifest whose settings cannot be read.
     """
     recorded = current_settings(manifest)
     if manifest is None or recorded is None:
@@ -210,10 +206,7 @@ def held_settings(manifest: StoreManifest | None, declared: ConversionSettings) 
     """The settings that new samples of a store are converted with, whatever is declared for it.
 
     Those of the store, if it holds samples; else the declared ones. Other settings need a migration, which a person
-    starts with ``reconvert``.
-
-    Raises:
-        ManifestError: as for :func:`choose_settings`.
+    starts with ``reconvert``. Raises ManifestError if those of the store cannot be read.
     """
     if manifest is None or not manifest.samples:
         return declared
@@ -223,7 +216,7 @@ def held_settings(manifest: StoreManifest | None, declared: ConversionSettings) 
 def describe_changes(manifest: StoreManifest, digests: Iterable[str], settings: ConversionSettings) -> str:
     """How settings differ from others of a store, given by their digests: "values_dtype: 'float16' -> 'float32'"."""
     known = {} if manifest.conversion is None else manifest.conversion.settings
-    omitted = {"layout": ConversionSettings.layout, "max_errors": {}}
+    omitted: dict[str, Any] = {"layout": ConversionSettings.layout, "max_errors": {}}
     documents = [{**omitted, **known[each]} if each in known else {} for each in sorted(set(digests))]
     changes = []
     for name, new in asdict(settings).items():
