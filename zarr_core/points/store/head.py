@@ -28,13 +28,11 @@ def changes(before: StoreManifest | None, after: StoreManifest) -> list[Change]:
     """What a commit changed: which samples, and which settings."""
     then = before or StoreManifest(after.dataset_name)
     done: dict[str, list[str]] = {"added": [], "replaced": [], "retired": [], "quarantined": [], "released": []}
+    done["added"] = list(without(after.samples, then.samples))
     done["retired"] = list(without(then.samples, after.samples))
     done["released"] = list(without(then.quarantine, after.quarantine))
-    for sample_id, entry in after.samples.items():
-        earlier = then.samples.get(sample_id)
-        if earlier is None:
-            done["added"].append(sample_id)
-        elif earlier.differs(entry):
+    for sample_id, entry in then.samples.items():
+        if entry.differs(after.samples.get(sample_id, entry)):
             done["replaced"].append(sample_id)
     for sample_id, refusal in after.quarantine.items():
         if then.quarantine.get(sample_id) != refusal:

@@ -234,9 +234,8 @@ class StoreManifest:
         if refused:
             reason = f"it was refused at conversion ({refused.field}: {refused.reason})"
         else:
-            some = ", ".join(list(self.samples)[:5])
-            reason = f"the store holds {len(self.samples)}, the first of them {some}"
-        raise UnknownFieldError(f"{where}: no sample {sample_id!r}; {reason}")
+            reason = f"the first that it holds are {', '.join(list(self.samples)[:5])}"
+        raise UnknownFieldError(f"{where} holds no sample {sample_id!r}; {reason}")
 
     def fields_of(self, sample_id: str) -> Mapping[str, ArrayColumn]:
         """Fields of a stored sample by canonical name; those of all samples in its domains if they are not recorded."""
@@ -272,11 +271,8 @@ class StoreManifest:
             UnknownFieldError: the store has no such split or sample.
         """
         check_names("sample_ids", sample_ids)
-        unknown = sorted(set(sample_ids or ()) - set(self.samples))
-        if unknown:
-            held = ", ".join(list(self.samples)[:5])
-            reason = f"holds no sample {unknown[0]!r}; the first that it holds are {held}"
-            raise UnknownFieldError(f"store {self.dataset_name!r} {reason}")
+        for unknown in sorted(set(sample_ids or ()) - set(self.samples)):
+            self.entry(unknown, f"store {self.dataset_name!r}")  # raises
         chosen = set(self.samples)
         if split is not None:
             chosen.intersection_update(self.split_ids(split))
