@@ -6,6 +6,8 @@ the gzip file, so the history of a store reads the beginnings of the archives on
 
 from __future__ import annotations
 
+import gzip
+import io
 import json
 import re
 import zlib
@@ -60,17 +62,13 @@ def read_archive(storage: Storage, generation: int) -> tuple[str, bytes]:
         return plain, storage.read(plain)
     except FileNotFoundError:
         data = storage.read(compressed)
-    members: list[bytes] = []
-    while data:
-        member = zlib.decompressobj(_GZIP)
-        try:
-            members.append(member.decompress(data, _LARGEST - sum(map(len, members))))
-        except (ValueError, zlib.error) as error:
-            raise ManifestError(f"{storage.url}/{compressed} is damaged: {error}") from error
-        if not member.eof:
-            raise ManifestError(f"{storage.url}/{compressed} is truncated, or larger than {_LARGEST} bytes")
-        data = member.unused_data
-    return compressed, b"".join(members)
+    try:
+        document = gzip.GzipFile(fileobj=io.BytesIO(data)).read(_LARGEST + 1)
+    except (EOFError, OSError, zlib.error) as error:
+        raise ManifestError(f"{storage.url}/{compressed} is damaged: {error}") from error
+    if len(document) > _LARGEST:
+        raise ManifestError(f"{storage.url}/{compressed} is larger than {_LARGEST} bytes")
+    return compressed, document
 
 
 def write_archive(
