@@ -154,15 +154,15 @@ def _chosen_fields(
     storage: Storage, manifest: StoreManifest, fields: Collection[str] | None, exclude_fields: Collection[str] | None
 ) -> set[str]:
     """Names of the fields to include."""
+    known = f"fields are {', '.join(manifest.fields)}"
     for argument, names in (("fields", fields), ("exclude_fields", exclude_fields)):
         check_names(argument, names, error=UnknownFieldError)
         for name in names or ():
             if name not in manifest.fields:
-                known = ", ".join(manifest.fields)
-                raise UnknownFieldError(f"{storage.url}: no field {name!r}; fields are {known}")
+                raise UnknownFieldError(f"{storage.url}: no field {name!r}; {known}")
     wanted = {*(manifest.fields if fields is None else fields)} - {*(exclude_fields or ())}
     if not wanted:
-        raise ZarrCoreError(f"{storage.url}: no field is left; fields are {', '.join(manifest.fields)}")
+        raise ZarrCoreError(f"{storage.url}: no field is left; {known}")
     return wanted
 
 
@@ -330,22 +330,20 @@ def write_statistics(
     """
     as_yaml = to_yaml(statistics, f"Normalisation statistics of {of}, by zarr_core.statistics")
     as_json = to_json(statistics)
-    files: dict[str, bytes] = {}
-    if output_yaml is not None:
-        files[output_yaml] = as_yaml
-    if output_json is not None:
-        files[output_json] = as_json
-    if files:
-        for target, data in files.items():
+    written: list[str] = []
+    for target, data in ((output_yaml, as_yaml), (output_json, as_json)):
+        if target is not None:
             folder, slash, name = target.rpartition("/")
             Storage(folder or slash or ".").write(name, [data])
-        return [redact(target) for target in files]
+            written.append(redact(target))
+    if written:
+        return written
     storage = Storage(store_root)
     recorded = _recorded_name(storage, split, generation)
     storage.write(f"{recorded}.json", [as_json])
     storage.write(f"{recorded}.yaml", [as_yaml])  # last: it tells that both are there
-    written = [f"{recorded}.yaml", f"{recorded}.json"]
-    return _urls(store_root, written if generation is None else written + _publish(storage))
+    names = [f"{recorded}.yaml", f"{recorded}.json"]
+    return _urls(store_root, names if generation is None else names + _publish(storage))
 
 
 def _urls(store_root: str, names: Iterable[str]) -> list[str]:
