@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import reprlib
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
@@ -216,7 +216,7 @@ class StoreManifest:
     @property
     def fields(self) -> dict[str, ArrayColumn]:
         """Every column by canonical field name."""
-        return _columns(self.domains, self.domains)
+        return dict(self._usual[tuple(self.domains)])
 
     def entry(self, sample_id: str, where: str) -> SampleEntry:
         """The entry of a stored sample. ``where`` is the store, for messages.
@@ -240,7 +240,7 @@ class StoreManifest:
     def fields_of(self, sample_id: str) -> Mapping[str, ArrayColumn]:
         """Fields of a stored sample by canonical name; those of all samples in its domains if they are not recorded."""
         entry = self.samples[sample_id]
-        return self._usual.of(entry.domains) if entry.fields is None else entry.fields
+        return self._usual[tuple(entry.domains)] if entry.fields is None else entry.fields
 
     @cached_property
     def _usual(self) -> _UsualFields:
@@ -290,7 +290,7 @@ class StoreManifest:
         for sample_id, listed in document["samples"].items():
             entry = samples[sample_id]
             optional = {key: listed.pop(key) for key in ("content", "head", "size")}
-            if entry.fields is not None and entry.fields != self._usual.of(entry.domains):
+            if entry.fields is not None and entry.fields != self._usual[tuple(entry.domains)]:
                 listed["fields"] = {name: [c.dtype, c.dim] for name, c in entry.fields.items()}
             listed |= {key: value for key, value in optional.items() if value}
         document |= {"excluded": sorted(self.excluded), "retired": sorted(self.retired)}
@@ -327,11 +327,11 @@ class StoreManifest:
             samples = dict(manifest.samples)
             for sample_id, entry in samples.items():
                 if bool(entry.head) != is_archive(entry.relpath):
-                    raise ManifestError(f"{sample_id}: head is {entry.head}; only archives have one: {entry.relpath}")
+                    raise DocumentError(f"{sample_id}: head is {entry.head}; only archives have one: {entry.relpath}")
                 if entry.size and not 0 < entry.head < entry.size:
-                    raise ManifestError(f"{sample_id}: size is {entry.size}, which no archive has: {entry.relpath}")
+                    raise DocumentError(f"{sample_id}: size is {entry.size}, which no archive has: {entry.relpath}")
                 # Without recorded settings, the fields of the samples are not recorded either.
-                fields = None if manifest.conversion is None else usual.parsed(entry)
+                fields = None if manifest.conversion is None else _listed_fields(entry, usual[tuple(entry.domains)])
                 if fields is not entry.fields:
                     found = entry.relpath, entry.domains, entry.fingerprint, entry.settings, entry.bytes
                     samples[sample_id] = SampleEntry(
@@ -340,7 +340,7 @@ class StoreManifest:
             return replace(manifest, samples=samples)
         except ValidationError as error:
             raise ManifestError(f"{where}: {describe_problems(error)}") from error
-        except (DocumentError, ManifestError) as error:
+        except DocumentError as error:
             raise ManifestError(f"{where}: {error}") from error
 
 
@@ -350,35 +350,26 @@ _OMITTED: dict[str, Any] = {"retired": [], "conversion": None, "fingerprints": "
 _NOT_DUMPED: dict[str, Any] = {"retention": True, "samples": {"__all__": {"fields"}}}
 
 
-class _UsualFields:
-    """The fields of samples that have every column of their domains, which their entries need not list."""
+class _UsualFields(dict[tuple[str, ...], Mapping[str, ArrayColumn]]):
+    """By domains: their columns, which entries of samples that have all of them need not list; made when asked for."""
 
-    def __init__(self, domains: Mapping[str, DomainLayout]) -> None:
-        self._domains = domains
-        self._known: dict[tuple[str, ...], Mapping[str, ArrayColumn]] = {}
+    def __init__(self, layouts: Mapping[str, DomainLayout]) -> None:
+        self._layouts = layouts
 
-    def of(self, domains: Iterable[str]) -> Mapping[str, ArrayColumn]:
-        """The columns of these domains; the same object for the same domains."""
-        key = tuple(domains)
-        if key not in self._known:
-            self._known[key] = _columns(self._domains, key)
-        return self._known[key]
-
-    def parsed(self, entry: SampleEntry) -> Mapping[str, ArrayColumn]:
-        """The columns that an entry of a document lists as (dtype, components); raises DocumentError."""
-        usual = self.of(entry.domains)
-        listed: Any = entry.fields
-        if listed is None:
-            return usual
-        for name in listed.keys() - usual.keys():
-            raise DocumentError(f"{entry.relpath}: field {name!r} is not a column of the store")
-        return {name: replace(usual[name], dtype=dtype, dim=dim) for name, (dtype, dim) in listed.items()}
+    def __missing__(self, domains: tuple[str, ...]) -> Mapping[str, ArrayColumn]:
+        columns: dict[str, ArrayColumn] = {}
+        for domain in domains:
+            if domain in self._layouts:
+                columns |= self._layouts[domain].arrays
+        self[domains] = columns
+        return columns
 
 
-def _columns(layouts: Mapping[str, DomainLayout], domains: Iterable[str]) -> dict[str, ArrayColumn]:
-    """The columns of some domains by canonical field name."""
-    columns: dict[str, ArrayColumn] = {}
-    for domain in domains:
-        if domain in layouts:
-            columns |= layouts[domain].arrays
-    return columns
+def _listed_fields(entry: SampleEntry, usual: Mapping[str, ArrayColumn]) -> Mapping[str, ArrayColumn]:
+    """The columns that an entry of a document lists as (dtype, components); raises DocumentError."""
+    listed: Any = entry.fields
+    if listed is None:
+        return usual
+    for name in listed.keys() - usual.keys():
+        raise DocumentError(f"{entry.relpath}: field {name!r} is not a column of the store")
+    return {name: replace(usual[name], dtype=dtype, dim=dim) for name, (dtype, dim) in listed.items()}
