@@ -56,13 +56,7 @@ _CHUNK = re.compile(r"(?P<array>(?P<domain>[^/_][^/]*)/[^/]+)/c/(?P<number>\d+)/
 
 
 class Entry(NamedTuple):
-    """An entry of an archive.
-
-    Attributes:
-        name: in the group, as "volume/velocity/c/0/0".
-        size: bytes.
-        crc32: of its bytes, as ZIP has it.
-    """
+    """An entry of an archive: its name in the group, as "volume/velocity/c/0/0", its bytes, and their CRC-32."""
 
     name: str
     size: int
@@ -78,12 +72,7 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class PackedGroup:
-    """What the head of an archive tells.
-
-    Attributes:
-        document: content of the group's ``zarr.json``.
-        head: bytes of the head.
-    """
+    """What the head of an archive tells: the content of the group's ``zarr.json``, and the bytes of the head."""
 
     document: Mapping[str, Any]
     head: int
@@ -214,15 +203,9 @@ def in_order(entries: Iterable[Entry], fields: Sequence[str]) -> list[Entry]:
 
 
 class Archive:
-    """The bytes of an archive around those of its entries.
+    """The bytes of an archive around those of its entries, which are :func:`in_order`.
 
-    Args:
-        document: content of the group's ``zarr.json``, to which the positions are added.
-        entries: all others, :func:`in_order`.
-
-    Attributes:
-        entries: as given.
-        size: bytes of the archive.
+    The positions are added to the document, the content of the group's ``zarr.json``. ``size`` is that of the archive.
     """
 
     def __init__(self, document: dict[str, Any], entries: Sequence[Entry]) -> None:

@@ -38,13 +38,7 @@ _TEMPORARY_SECONDS = 3600
 
 @dataclass
 class Garbage:
-    """Objects of one prefix to delete.
-
-    Attributes:
-        bytes: sum of their sizes.
-        objects: their number.
-        newest: latest modification time, in seconds since 1970.
-    """
+    """Objects of one prefix to delete; ``newest`` is the latest modification time, in seconds since 1970."""
 
     bytes: int = 0
     objects: int = 0

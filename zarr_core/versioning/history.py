@@ -19,13 +19,11 @@ _CHANGES = TypeAdapter(list[Change])
 
 @dataclass(frozen=True)
 class Commit:
-    """One commit.
+    """The commit that made a generation.
 
     Attributes:
-        generation: number of the generation that it made.
         committed: time in seconds since 1970: modification time of the archived generation.
         since: the generation that it is compared with: the newest kept one before it, or None.
-        tags: tags of the generation.
         changes: differences from ``since``; empty if all earlier generations have been collected.
     """
 

@@ -31,14 +31,7 @@ class Footprint:
 
 @dataclass(frozen=True)
 class LayoutInfo:
-    """The samples of a point store that have one layout.
-
-    Attributes:
-        samples: how many.
-        objects: of the first of these samples: files or objects.
-        inodes: its files and folders on a local disk; 0 elsewhere.
-        requests: of a draw from all its fields, at least, once its metadata was read by one more.
-    """
+    """How many samples of a point store have one layout, and the :class:`Footprint` of the first of them."""
 
     samples: int
     objects: int
