@@ -12,15 +12,16 @@ import math
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 
 from zarr_core._util.cached import cached_property
+from zarr_core._util.extras import extra
 from zarr_core._util.numcodecs import Blosc, Zstd, blosc
 from zarr_core.errors import SourceError, StoreError
-from zarr_core.format import pcodec
 
 _BLOSC_HEADER = struct.Struct("<4xI4xI")  # decoded size, frame size
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
@@ -44,6 +45,8 @@ BOUNDED_CODEC = "pcodec"
 INTEGERS = ("<i2", "<i4")
 #: The codec of numbers as bytes.
 LITTLE_ENDIAN = {"name": "bytes", "configuration": {"endian": "little"}}
+# Options of numcodecs' codec. Neighbouring points are not similar, so that their differences are no shorter.
+_PCODEC_OPTIONS = {"mode_spec": "classic", "delta_spec": "none"}
 # One thread per worker: workers run side by side, and their output must not depend on the number of cores.
 blosc.use_threads = False
 
@@ -99,7 +102,7 @@ class Codec:
         if self.scale is not None:
             chunk = np.rint(chunk * np.float64(self.scale)).astype(self.integers)
         if self.name == "pcodec":
-            return pcodec.compress(chunk, self.level)
+            return compress_pcodec(chunk, self.level)
         return chunk.tobytes() if self._compressor is None else bytes(self._compressor.encode(chunk))
 
     def decoded_bytes(self, data: bytes | np.ndarray, stored: int) -> int:
@@ -131,7 +134,7 @@ class Codec:
 
     def _decompress(self, data: bytes | np.ndarray, out: np.ndarray) -> None:
         if self.name == "pcodec":
-            pcodec.decompress(data, out)
+            decompress_pcodec(data, out)
             return
         # Decoders silently fill part of a buffer, and a damaged frame may claim any size.
         size = self.decoded_bytes(data, len(data))
@@ -151,7 +154,7 @@ class Codec:
             configuration = {"offset": 0, "scale": self.scale, "dtype": "<f4", "astype": self.integers}
             scaling = [{"name": "numcodecs.fixedscaleoffset", "configuration": configuration}]
         if self.name == "pcodec":
-            return [*scaling, {"name": "numcodecs.pcodec", "configuration": {"level": self.level} | pcodec.OPTIONS}]
+            return [*scaling, {"name": "numcodecs.pcodec", "configuration": {"level": self.level} | _PCODEC_OPTIONS}]
         chain = [*scaling, LITTLE_ENDIAN]
         if self.name == "zstd":
             chain.append({"name": "zstd", "configuration": {"level": self.level, "checksum": False}})
@@ -221,3 +224,35 @@ def _zstd_content_size(header: bytes) -> int:
 def _codec(name: str, level: int, scale: float | None = None, integers: str = "<i4") -> Codec:
     """Equal codecs share one object, because readers keep thousands of layouts."""
     return Codec(name, level, scale, integers)
+
+
+def compress_pcodec(values: np.ndarray, level: int) -> bytes:
+    """A frame of the values of a C-contiguous array, as numcodecs makes it; raises StoreError without the package."""
+    standalone = _pcodec()
+    from pcodec import ChunkConfig, DeltaSpec, ModeSpec
+
+    config = ChunkConfig(compression_level=level, mode_spec=ModeSpec.classic(), delta_spec=DeltaSpec.none())
+    frame: bytes = standalone.simple_compress(values.reshape(-1), config)
+    return frame
+
+
+def decompress_pcodec(data: bytes | np.ndarray, out: np.ndarray) -> None:
+    """Decode a frame into a C-contiguous array; raises StoreError without the package.
+
+    numcodecs would not tell whether a frame has as many values as are wanted: ValueError, as for a damaged one.
+    """
+    standalone = _pcodec()
+    try:
+        progress = standalone.simple_decompress_into(bytes(data), out.reshape(-1))
+    except (RuntimeError, TypeError) as error:
+        raise ValueError(str(error)) from error
+    if progress.n_processed != out.size or not progress.finished:
+        raise ValueError(f"its frame does not end after {out.size} values")
+
+
+@cache  # importing again takes 4 microseconds, and decoding a chunk of 4,096 values 8
+def _pcodec() -> ModuleType:
+    with extra("pcodec", "the codec pcodec needs a package", StoreError):
+        from pcodec import standalone
+    module: ModuleType = standalone
+    return module

@@ -27,9 +27,8 @@ from zarr.storage import WrapperStore
 
 from zarr_core._util.numcodecs import Zstd
 from zarr_core.errors import CorruptChunkError, ManifestError, StoreError
-from zarr_core.format import pcodec
 from zarr_core.format.array_metadata import MAX_CHUNKS
-from zarr_core.format.codecs import Codec
+from zarr_core.format.codecs import Codec, decompress_pcodec
 from zarr_core.format.object_names import ATTRIBUTES_KEY, ZARR_JSON
 from zarr_core.points.read.engines import Engine, FieldRead, check_origin, copied, damaged_group, missing_group
 from zarr_core.points.store.manifest import SampleEntry
@@ -273,7 +272,7 @@ class _LimitedPcodec:
 
     def decode(self, data: bytes | np.ndarray) -> np.ndarray:
         values = np.empty(self.count, self.dtype)
-        pcodec.decompress(data, values)
+        decompress_pcodec(data, values)
         return values
 
 
