@@ -37,9 +37,13 @@ def find_statistics(storage: Storage, manifest: StoreManifest) -> str:
     if storage.exists(f"{name}.yaml"):
         return name
     lacks = f"{storage.url} has no {name}.yaml, which normalizers need; {statistics_hint(storage, manifest)}"
-    recorded = _recorded_generations(storage, f"{name.rpartition('/')[2]}.yaml")
-    if recorded:
-        raise ZarrCoreError(f"{lacks}, or open a generation that has it: the latest is generation={max(recorded)}")
+    latest = 0
+    for recorded in storage.list(STATISTICS):
+        place = recorded.split("/")
+        if place[2:] == [f"{name.rpartition('/')[2]}.yaml"] and place[1].isdecimal():
+            latest = max(latest, int(place[1]))
+    if latest:
+        raise ZarrCoreError(f"{lacks}, or open a generation that has it: the latest is generation={latest}")
     if not storage.exists(STATISTICS_YAML):
         raise ZarrCoreError(lacks)
     if manifest.generation != load_manifest(storage).generation:
@@ -92,13 +96,3 @@ def statistics_hint(storage: Storage, manifest: StoreManifest) -> str:
     if generation:
         options += ["--generation", generation]
     return f"create it with `{shell('statistics', url, *options)}`{then}"
-
-
-def _recorded_generations(storage: Storage, file: str) -> set[int]:
-    """Generations that have a file of statistics of this name."""
-    found = set()
-    for name in storage.list(STATISTICS):
-        place = name.split("/")
-        if place[2:] == [file] and place[1].isdecimal():
-            found.add(int(place[1]))
-    return found

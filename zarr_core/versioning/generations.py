@@ -10,6 +10,7 @@ A :class:`Head` describes one kind of store; commits, tags, history and garbage 
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import random
 import time
@@ -28,11 +29,6 @@ from zarr_core.format.object_names import spelled_alike
 from zarr_core.storage import Storage
 from zarr_core.versioning.archive import documents, find_archive, read_archive, write_archive
 
-# What an error says of a folder without a store.
-_HOW_TO_MAKE_ONE = (
-    f"is it the root of a store? `{shell('convert', '--help')}` and `{shell('matrix', 'create', '--help')}` "
-    "tell how to make one"
-)
 MAX_GENERATION = 99_999_999  # eight digits
 
 _COMMIT_ATTEMPTS = 20
@@ -175,7 +171,8 @@ def load(storage: Storage, head: Head[S], generation: int | str | None = None) -
 
 def no_store(storage: Storage, names: str) -> StoreError:
     """The error of a location that holds no head of these names."""
-    reason = _HOW_TO_MAKE_ONE
+    verbs = f"`{shell('convert', '--help')}` and `{shell('matrix', 'create', '--help')}`"
+    reason = f"is it the root of a store? {verbs} tell how to make one"
     try:
         storage.check_bucket()
     except StoreError as error:
@@ -367,11 +364,16 @@ def _swap(
     last: int | None = None
     tried: tuple[S | None, S, bytes] | None = None
     for attempt in range(_COMMIT_ATTEMPTS):
-        current, data, version = _current(storage, head)
+        current: S | None = None
+        version: str | None = None
+        document = b""
+        with contextlib.suppress(FileNotFoundError):
+            document, version = storage.read_versioned(head.name)
+            current = head.parse(document, f"{storage.url}/{head.name}")
         number = current.generation if current is not None else 0
         if tried is not None and _has_become(storage, head, tried[1], current):
             return tried
-        changed = step(current, data, last is not None and last != number)
+        changed = step(current, document, last is not None and last != number)
         last = number
         if changed is None:
             assert current is not None
@@ -409,11 +411,3 @@ def _check_readable(storage: Storage, head: Head[S], data: bytes) -> None:
         raise StoreError(f"{storage.url}: nothing was committed, because no reader could open it: {error}") from error
     if not same:
         raise StoreError(f"{storage.url}: nothing was committed, because {head.name} would be read as another state")
-
-
-def _current(storage: Storage, head: Head[S]) -> tuple[S | None, bytes, str | None]:
-    try:
-        data, version = storage.read_versioned(head.name)
-    except FileNotFoundError:
-        return None, b"", None
-    return head.parse(data, f"{storage.url}/{head.name}"), data, version
