@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 import time
 import warnings
-from collections import Counter
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from functools import partial
-from itertools import chain, compress
+from itertools import compress
 from typing import Any
 
 from zarr_core._util.documents import DocumentError, expect
@@ -20,7 +19,7 @@ from zarr_core.matrix.store.state import MatrixState
 from zarr_core.points.statistics_files import find_statistics
 from zarr_core.points.store.footprint import LayoutInfo, layouts_of
 from zarr_core.points.store.group import read_group, read_metadata, recorded_attributes, recorded_rounding
-from zarr_core.points.store.manifest import DomainGrid, SampleEntry, StoreManifest
+from zarr_core.points.store.manifest import SampleEntry, StoreManifest
 from zarr_core.points.store.settings import current_settings, describe_changes
 from zarr_core.storage import Storage
 from zarr_core.stores.kinds import find_head
@@ -298,23 +297,18 @@ def _points_info(storage: Storage, state: StoreManifest, committed: float | None
     for split in state.splits:
         listed, present = state.split_ids(split, present_only=False), state.split_ids(split)
         splits[split] = SplitInfo(len(present), len(listed) - len(present))
-    grids: dict[str, list[DomainGrid]] = {}
+    counts: dict[str, list[int]] = {}
+    largest_chunk = 0
     for entry in entries:
         for domain, grid in entry.domains.items():
-            grids.setdefault(domain, []).append(grid)
-    points = {}
-    for domain, of_domain in grids.items():
-        counts = [grid.n_points for grid in of_domain]
-        points[domain] = Range(min(counts), max(counts), sum(counts))
-    chunks = [grid.chunk_points for grid in chain.from_iterable(grids.values())]
+            counts.setdefault(domain, []).append(grid.n_points)
+            largest_chunk = max(largest_chunk, grid.chunk_points)
     current = current_settings(state)
-    settings = Counter(entry.settings for entry in entries)
-    others = [] if current is None else [i for i, entry in state.samples.items() if entry.settings != current.digest]
-    stale = others
+    stale = [] if current is None else [i for i, entry in state.samples.items() if entry.settings != current.digest]
     # At the end of a migration, samples without a source are left. Looking at each costs a request.
-    if len(others) <= _MOST_LOOKUPS:
+    if len(stale) <= _MOST_LOOKUPS:
         with ThreadPoolExecutor(_LOOKUPS) as pool:
-            stale = list(compress(others, pool.map(partial(_has_source, storage, state), others)))
+            stale = list(compress(stale, pool.map(partial(_has_source, storage, state), stale)))
     former = {state.samples[i].settings for i in stale}
     fields = {name: FieldInfo(column.dtype, column.dim, units.get(name, "")) for name, column in state.fields.items()}
     return {
@@ -332,13 +326,13 @@ def _points_info(storage: Storage, state: StoreManifest, committed: float | None
             "field_dtypes": dict(current.field_dtypes) if current else {},
             "max_errors": dict(current.max_errors) if current else {},
             "shuffle_seed": state.shuffle_seed,
-            "chunk_points": current.chunk_points if current else max(chunks, default=0),
-            "settings": sorted(settings.keys() - {""}),
+            "chunk_points": current.chunk_points if current else largest_chunk,
+            "settings": sorted({entry.settings for entry in entries} - {""}),
             # Samples that were converted with other settings than those of the store, and are still to be converted.
             "to_convert": len(stale),
             "migration": describe_changes(state, former, current) if current and former else "",
         },
-        "points": points,
+        "points": {domain: Range(min(each), max(each), sum(each)) for domain, each in counts.items()},
         "splits": splits,
         "excluded": len(state.excluded),
         "quarantined": {sample_id: refusal.reason for sample_id, refusal in state.quarantine.items()},
