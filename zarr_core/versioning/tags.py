@@ -33,7 +33,9 @@ def make_tag(storage: Storage, head: Head[S], tag: str, generation: int | None =
         if already != number:
             raise StoreError(f"{storage.url}: tag {tag!r} names generation {already}; delete it to use the name again")
         if number != current.generation:
-            _check_kept(storage, head, current, number)
+            needed = [generation_name(number), *head.named(load(storage, head, number))]
+            if any(map(current.retention.is_tombstoned, needed)):
+                raise StoreError(f"{storage.url}: generation {number} is being collected and can no longer be kept")
         return replace(current.retention, tags={**current.retention.tags, tag: number})
 
     return amend(storage, head, change).retention.tags[tag]
@@ -49,10 +51,3 @@ def delete_tag(storage: Storage, head: Head[S], tag: str) -> int:
 
     amend(storage, head, change)
     return generation
-
-
-def _check_kept(storage: Storage, head: Head[S], current: S, generation: int) -> None:
-    """Raise StoreError if a generation is deleted or pending deletion."""
-    state = load(storage, head, generation)
-    if any(map(current.retention.is_tombstoned, [generation_name(generation), *head.named(state)])):
-        raise StoreError(f"{storage.url}: generation {generation} is being collected and can no longer be kept")
