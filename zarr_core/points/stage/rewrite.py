@@ -175,7 +175,7 @@ class RewrittenGroup:
                 write(f"{relpath}/{array}/{layout.shard_key(shard)}", pieces)
         for piece in self._pieces:
             if piece.name.startswith(f"{MESH}/"):
-                write(f"{relpath}/{piece.name}", packing.read(piece.name))
+                write(f"{relpath}/{piece.name}", [packing.read(piece.name)])
         self._write_metadata(lambda name, pieces: write(f"{relpath}/{name}", pieces))
 
     def _write_metadata(self, write: Write) -> None:
@@ -263,7 +263,7 @@ def _names(arrays: Collection[str]) -> dict[str, str]:
 def _shard(packing: Packing, array: str, layout: ArrayLayout, shard: int, lengths: list[int]) -> Iterator[bytes]:
     """The bytes of a shard whose chunks have these lengths."""
     for number in range(len(lengths)):
-        yield from packing.read(chunk_name(array, shard * layout.chunks_per_shard + number))
+        yield packing.read(chunk_name(array, shard * layout.chunks_per_shard + number))
     yield shard_index(layout, lengths)
 
 
