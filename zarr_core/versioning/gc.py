@@ -156,13 +156,7 @@ class _Kept:
 
 
 class _Collector(Generic[S]):
-    """One collection; the arguments are those of :func:`collect_garbage`.
-
-    Attributes:
-        report: of what is found.
-        garbage: old objects that no kept generation names, by prefix.
-        temporary, uploads: what killed writers left behind.
-    """
+    """One collection, and what it finds; the arguments are those of :func:`collect_garbage`."""
 
     def __init__(self, storage: Storage, head: Head[S], grace: float, dry_run: bool, drop: Collection[int]) -> None:
         self.storage, self.head, self.drop = storage, head, drop
