@@ -12,13 +12,13 @@ from functools import partial
 from itertools import compress
 from typing import Any
 
-from zarr_core._util.documents import DocumentError, expect
+from zarr_core._util.documents import expect
 from zarr_core.errors import StoreError, UnknownFieldError, ZarrCoreError
 from zarr_core.format.object_names import ZARR_JSON
 from zarr_core.matrix.store.state import MatrixState
 from zarr_core.points.statistics_files import find_statistics
 from zarr_core.points.store.footprint import LayoutInfo, layouts_of
-from zarr_core.points.store.group import read_group, read_metadata, recorded_attributes, recorded_rounding
+from zarr_core.points.store.group import explained, read_group, read_metadata, recorded_attributes, recorded_rounding
 from zarr_core.points.store.manifest import SampleEntry, StoreManifest
 from zarr_core.points.store.settings import current_settings, describe_changes
 from zarr_core.storage import Storage
@@ -381,28 +381,22 @@ def _matrix_info(state: MatrixState) -> dict[str, Any]:
 
 
 class SampleGroup:
-    """The metadata of the group of a sample, its ``zarr.json``; costs one request.
+    """The metadata of the group of a sample, its ``zarr.json``; costs one request. Raises StoreError without it.
 
     Attributes:
         parameters: of the sample, by name.
         source: the files that it was made from; empty if it was made from arrays, None if that is not recorded.
-
-    Raises:
-        StoreError: it is missing or damaged.
     """
 
     def __init__(self, storage: Storage, state: StoreManifest, sample_id: str) -> None:
         self._storage, self._entry, self._columns = storage, state.samples[sample_id], state.fields_of(sample_id)
-        name = f"{self._entry.relpath}/{ZARR_JSON}"
         group = read_group(storage, self._entry)
         self._inline = _mapping(_mapping(group.get("consolidated_metadata")).get("metadata"))
-        try:
+        with explained(storage, f"{self._entry.relpath}/{ZARR_JSON}"):
             recorded = recorded_attributes(group) or {}
             self._rounding = recorded_rounding(recorded)
             self.parameters: dict[str, Any] = expect(dict, recorded.get("parameters", {}), "parameters")
             self.source: Any = recorded.get("source")
-        except DocumentError as error:
-            raise StoreError(f"{storage.url}: {name} cannot be read: {error}") from error
 
     def arrays(self) -> dict[str, ArrayInfo]:
         """Arrays by canonical field name, as the metadata describes them.

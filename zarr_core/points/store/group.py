@@ -48,7 +48,7 @@ def group_of(name: str) -> str | None:
 
 def read_metadata(storage: Storage, name: str) -> dict[str, Any]:
     """The content of a ``zarr.json``; raises StoreError if it is missing or damaged."""
-    with _explained(storage, name):
+    with explained(storage, name):
         return expect(dict, parse_json(storage.read(name)), "the document")
 
 
@@ -56,12 +56,12 @@ def read_group(storage: Storage, entry: SampleEntry) -> dict[str, Any]:
     """The content of the ``zarr.json`` of a sample's group, by one request; errors as of :func:`read_metadata`."""
     if not entry.head:
         return read_metadata(storage, f"{entry.relpath}/{ZARR_JSON}")
-    with _explained(storage, entry.relpath):
+    with explained(storage, entry.relpath):
         return dict(parse_head(storage.read(entry.relpath, 0, entry.head)).document)
 
 
 @contextmanager
-def _explained(storage: Storage, name: str) -> Iterator[None]:
+def explained(storage: Storage, name: str) -> Iterator[None]:
     """Turns the errors of reading a document into StoreError, which names it."""
     try:
         yield
