@@ -30,10 +30,8 @@ from zarr_core.points.store.group import GROUP_FORMAT
 from zarr_core.points.store.manifest import Conversion, StoreManifest
 from zarr_core.storage import Storage
 
-FIELD_DTYPES_EXAMPLE = "{'surface_pressure': 'float32'}"
 #: As the dtype of a field in ``field_dtypes``: the field has no dtype of its own (any more).
 NO_OWN_DTYPE = "default"
-MAX_ERRORS_EXAMPLE = "{'volume_velocity': '1e-3std'}"
 #: As the bound of a field in ``max_errors``: the field has no bound (any more).
 NO_BOUND = "none"
 
@@ -85,8 +83,8 @@ class ConversionSettings:
             value = getattr(self, name)
             if value is not None or name != "shard_points":
                 object.__setattr__(self, name, whole_number(name, value, least, most, error=SourceError))
-        check_mapping("field_dtypes", self.field_dtypes, FIELD_DTYPES_EXAMPLE)
-        check_mapping("max_errors", self.max_errors, MAX_ERRORS_EXAMPLE)
+        check_mapping("field_dtypes", self.field_dtypes, "{'surface_pressure': 'float32'}")
+        check_mapping("max_errors", self.max_errors, "{'volume_velocity': '1e-3std'}")
         if not isinstance(self.codec, str):
             raise SourceError(f"codec must be a name such as 'zstd:3', not {self.codec!r}")
         if self.layout not in get_args(Layout):
