@@ -24,8 +24,8 @@ from zarr_core.storage import Storage, StoredObject
 from zarr_core.storage.backends import UnfinishedUpload
 from zarr_core.storage.temporary import strip_temp_suffix
 from zarr_core.storage.uploads import abort_uploads, unfinished_uploads
-from zarr_core.versioning.archive import GENERATIONS, archive_names, documents, generation_name, read_archive
-from zarr_core.versioning.generations import Head, Retention, S, amend, load
+from zarr_core.versioning.archive import GENERATIONS, archive_names, documents, generation_name
+from zarr_core.versioning.generations import Head, Retention, S, amend, find_generation, load
 
 DEFAULT_GRACE = "24h"
 # A tombstone lasts this long, also after its objects are deleted. No commit can name the prefix in that time, so a
@@ -190,38 +190,31 @@ class _Collector(Generic[S]):
                     f"{self.storage.url}: generation {number} is kept by the tag {tag!r}; delete the tag first "
                     f"(`{shell('tag', self.storage.url, tag, '--delete')}`)"
                 )
-        kept = _Kept([current.generation], [], self._spelled(current), set(), set())
+        kept = _Kept([], [], set(), set(), set())
         # A generation was replaced when the next one was committed.
         (replaced,) = (found.modified for found in self.storage.objects(self.head.name))
-        for number in sorted(there, reverse=True):
+        for number in sorted({*there, current.generation}, reverse=True):
             # The next commit replaces a later one, whatever number the restored head has.
-            is_later = number > current.generation
-            if number == current.generation:
-                pass
-            elif number in self.drop and not is_later:
+            is_earlier = number < current.generation
+            if is_earlier and number in self.drop:
                 kept.expired.append(number)
-                kept.dropped.update(self._named_by(number))
-            elif is_later or number in tagged or replaced >= self._horizon:
+                kept.dropped.update(self._named_by(current, number))
+            elif not is_earlier or number in tagged or replaced >= self._horizon:
                 kept.numbers.append(number)
-                kept.prefixes.update(self._named_by(number))
+                kept.prefixes.update(self._named_by(current, number))
             else:
                 kept.expired.append(number)
-            if not is_later:
+            if number <= current.generation and number in there:
                 replaced = there[number].modified
         kept.numbers.sort()
         kept.expired.sort()
         kept.above.update(chain.from_iterable(map(_folders_of, kept.prefixes)))
         return kept
 
-    def _named_by(self, number: int) -> set[str]:
-        try:
-            name, data = read_archive(self.storage, number)
-        except FileNotFoundError:  # another collection, with a shorter grace period, has just deleted it
-            return set()
-        return self._spelled(self.head.parse(data, f"{self.storage.url}/{name}"))
-
-    def _spelled(self, state: S) -> set[str]:
-        return set(map(spelled_alike, self.head.named(state)))
+    def _named_by(self, current: S, number: int) -> set[str]:
+        state = find_generation(self.storage, self.head, current, number)
+        # Another collection, with a shorter grace period, may just have deleted it.
+        return set() if state is None else set(map(spelled_alike, self.head.named(state)))
 
     def scan(self, state: S) -> None:
         """Find the old objects that no kept generation names."""

@@ -159,7 +159,7 @@ def load(storage: Storage, head: Head[S], generation: int | str | None = None) -
         generation = tagged_generation(storage, state, generation)
     if generation is None:
         return state
-    found = _generation(storage, head, state, generation)
+    found = find_generation(storage, head, state, generation)
     if found is None:
         reason = f"the current one is {state.generation}"
         if 0 < generation < state.generation:
@@ -199,7 +199,7 @@ def _check_same(storage: Storage, head: Head[S], known: S, current: S | None) ->
     opened = f"{storage.url}: the store that was opened here at generation {known.generation}"
     if current is None:
         raise StoreError(f"{opened} was deleted; create it again, or use another place")
-    then = _generation(storage, head, current, known.generation)
+    then = find_generation(storage, head, current, known.generation)
     if then is None and current.generation > known.generation:
         then = current
     if then is None or not head.extends(known, then):
@@ -207,7 +207,7 @@ def _check_same(storage: Storage, head: Head[S], known: S, current: S | None) ->
     return current
 
 
-def _generation(storage: Storage, head: Head[S], current: S, generation: int) -> S | None:
+def find_generation(storage: Storage, head: Head[S], current: S, generation: int) -> S | None:
     """A generation of the store whose current state is given; None if it is not archived, or was collected."""
     if generation == current.generation:
         return current
@@ -399,7 +399,7 @@ def _has_become(storage: Storage, head: Head[S], tried: S, current: S | None) ->
     """
     if current is None or current.generation < tried.generation:
         return False
-    then = _generation(storage, head, current, tried.generation)
+    then = find_generation(storage, head, current, tried.generation)
     return then is not None and replace(then, retention=Retention()) == replace(tried, retention=Retention())
 
 
