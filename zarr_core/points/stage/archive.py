@@ -1,33 +1,77 @@
-"""Copies a packed sample as it is: one object, read from its first to its last byte, each entry checked."""
+"""Stored bytes that are copied as they are, each piece checked on its way; whole archives, and parts of groups."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
+from typing import NamedTuple
 
 from zarr_core.errors import CorruptChunkError
 from zarr_core.format.packed import PackedGroup, parse_head
 from zarr_core.format.ranges import MAX_READ_BYTES, coalesce
-from zarr_core.points.stage.pieces import Piece, check_piece
-from zarr_core.points.stage.task import Item, StageTask
-from zarr_core.points.store.manifest import SampleEntry
-from zarr_core.storage import ObjectInfo, Storage
+from zarr_core.points.stage.task import Item, StagedSample, StageTask
+from zarr_core.points.store.mesh import check_mesh_object
+from zarr_core.storage import Storage
 from zarr_core.storage.archives import is_archive
 from zarr_core.storage.checked import check_parts, read_checked
 from zarr_core.storage.temporary import strip_temp_suffix
 
+# Ranges of a sample that each worker reads at the same time.
+_READS = 4
+# Unwanted bytes between two pieces that cost less than another request.
+_MAX_GAP = 1 << 18
+
+
+class Piece(NamedTuple):
+    """A chunk with its checksum, or a small object of a sample's group.
+
+    Attributes:
+        object: name of the object that holds it.
+        start, stop: its bytes in that object.
+        name: in the sample's group, as an entry of an archive is called.
+    """
+
+    object: str
+    start: int
+    stop: int
+    name: str
+
+
+def read_pieces(storage: Storage, pieces: Iterable[Piece]) -> Iterator[tuple[str, bytes]]:
+    """Name and bytes of each piece, in the order of objects and positions. Memory: four ranges of at most 8 MiB.
+
+    Raises:
+        CorruptChunkError: a piece is damaged.
+        FileNotFoundError: an object is missing.
+    """
+    groups = coalesce(sorted(pieces), max_gap=_MAX_GAP, max_bytes=MAX_READ_BYTES)
+    with ThreadPoolExecutor(_READS) as threads:
+        for first in range(0, len(groups), _READS):
+            for found in threads.map(partial(_read, storage), groups[first : first + _READS]):
+                yield from found
+
+
+def _read(storage: Storage, group: Sequence[Piece]) -> list[tuple[str, bytes]]:
+    start, stop = group[0].start, group[-1].stop
+    check = partial(check_parts, group, start, stop, _check_piece)
+    data = read_checked(storage, group[0].object, start, stop, check)
+    found = []
+    for piece in group:
+        found.append((piece.name, data[piece.start - start : piece.stop - start]))
+    return found
+
+
+def _check_piece(piece: Piece, data: bytes) -> None:
+    try:
+        check_mesh_object(piece.name, data)
+    except CorruptChunkError as error:
+        raise CorruptChunkError(f"{error} (bytes {piece.start} to {piece.stop} of {piece.object})") from error
+
 
 class StoredArchive:
     """The archive of a sample. One request reads all of an archive of up to 8 MiB.
-
-    Args:
-        storage: the store.
-        relpath: path of the archive below the store's root.
-        head: bytes of its head.
-
-    Attributes:
-        size: bytes of the archive.
 
     Raises:
         FileNotFoundError: there is no such object.
@@ -68,7 +112,7 @@ class StoredArchive:
         yield self._read(end, self.size, [])
 
     def _read(self, start: int, stop: int, entries: list[Piece]) -> bytes:
-        check = partial(check_parts, entries, start, stop, check_piece)
+        check = partial(check_parts, entries, start, stop, _check_piece)
         if stop <= len(self._first):
             try:
                 return check(self._first[start:stop])
@@ -78,58 +122,37 @@ class StoredArchive:
         return read_checked(self._storage, self._relpath, start, stop, check)
 
 
-class ArchiveCopy:
-    """One packed sample to copy.
+def copy_archive(task: StageTask, item: Item) -> StagedSample:
+    """Copy a packed sample as it is, unless the copy has it."""
+    sample_id, entry, known = item
+    source, target = task.source, task.target
+    find = cache(target.find)
+    source_head = cache(partial(source.read, entry.relpath, 0, entry.head))
 
-    Args:
-        task, item: as for :func:`zarr_core.points.stage.store.stage_sample`.
-    """
-
-    def __init__(self, task: StageTask, item: Item) -> None:
-        self._task, self._item = task, item
-        self._entry = item[1]
-        self._head: bytes | None = None
-        self._present: dict[str, ObjectInfo | None] = {}
-
-    def copy(self) -> tuple[SampleEntry, int, int]:
-        """Copy the archive unless the copy has it: the entry, bytes copied and bytes kept."""
-        relpath = self._task.choose_name(self._item, self._entry.relpath, self._is_another)
-        entry = replace(self._entry, relpath=relpath)
-        present = self._find(relpath)
-        if present is not None and self._holds(relpath, present.size):
-            return entry, 0, present.size
-        remove_leftovers(self._task.target, relpath)
-        archive = StoredArchive(self._task.source, self._entry.relpath, self._entry.head)
-        return entry, self._task.target.write(relpath, archive.pieces()), 0
-
-    def _find(self, relpath: str) -> ObjectInfo | None:
-        """What the copy has at a path now; asked once."""
-        if relpath not in self._present:
-            self._present[relpath] = self._task.target.find(relpath)
-        return self._present[relpath]
-
-    def _source_head(self) -> bytes:
-        if self._head is None:
-            self._head = self._task.source.read(self._entry.relpath, 0, self._entry.head)
-        return self._head
-
-    def _is_another(self, relpath: str) -> bool:
+    def is_another(relpath: str) -> bool:
         """Whether the copy has another archive at this path; False for a damaged one, which is repaired."""
-        if self._find(relpath) is None:
+        if find(relpath) is None:
             return False
-        head = self._task.target.read(relpath, 0, self._entry.head)
+        head = target.read(relpath, 0, entry.head)
         try:
             parse_head(head)
         except ValueError:
             return False
-        return head != self._source_head()
+        return head != source_head()
 
-    def _holds(self, relpath: str, size: int) -> bool:
-        """Whether the copy has all bytes of the archive, which are read unless a manifest of the copy names it."""
-        trusted = self._item[2] == relpath and not self._task.check
-        if trusted:
-            return size == parse_head(self._source_head()).size
-        return is_whole(self._task.target, relpath, self._entry.head)
+    relpath = task.choose_name(item, entry.relpath, is_another)
+    staged = replace(entry, relpath=relpath)
+    present = find(relpath)
+    if present is not None:
+        if known == relpath and not task.check:
+            is_there = present.size == parse_head(source_head()).size
+        else:
+            is_there = is_whole(target, relpath, entry.head)
+        if is_there:
+            return StagedSample(sample_id, staged, kept=present.size)
+    remove_leftovers(target, relpath)
+    archive = StoredArchive(source, entry.relpath, entry.head)
+    return StagedSample(sample_id, staged, copied=target.write(relpath, archive.pieces()))
 
 
 def is_whole(storage: Storage, relpath: str, head: int) -> bool:

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from zarr_core._util.cached import cached_property
 from zarr_core._util.documents import parse_json, to_json
 from zarr_core.errors import CorruptChunkError, StoreError
 from zarr_core.format.array_metadata import ArrayLayout, group_arrays
 from zarr_core.format.object_names import ATTRIBUTES_KEY, ZARR_JSON
 from zarr_core.points.stage.archive import remove_leftovers
-from zarr_core.points.stage.task import Item, StageTask, group_name
+from zarr_core.points.stage.task import Item, StagedSample, StageTask, group_name
 from zarr_core.points.store.group import chunk_object_bytes, only_fields, recorded_attributes
 from zarr_core.points.store.manifest import SampleEntry
 from zarr_core.points.store.mesh import MESH, check_mesh_object, mesh_bytes
@@ -30,13 +29,11 @@ _SHARDS_AT_A_TIME = 4
 class FolderCopy:
     """One sample to copy that is a folder; raises ZarrCoreError if its group in the source cannot be read.
 
-    Args:
-        task, item: as for :func:`zarr_core.points.stage.store.stage_sample`.
-
     Attributes:
         layouts: layout by array name, of the arrays to copy.
         whole: whether these are all arrays of the sample.
         found: the objects of its group in the source.
+        meshes: those of its meshes; none if the copy has only part of its fields.
         group: content of its ``zarr.json`` in the copy.
         relpath: path of its group in the copy.
         trusted: whether the shards were checked earlier, because a manifest of the copy names the group.
@@ -44,8 +41,8 @@ class FolderCopy:
     """
 
     def __init__(self, task: StageTask, item: Item) -> None:
-        _, entry, known = item
-        self.source, self.target, self.entry = task.source, task.target, entry
+        self.sample_id, self.entry, known = item
+        self.source, self.target, entry = task.source, task.target, self.entry
         self.group = self.source.read(f"{entry.relpath}/{ZARR_JSON}")
         self.layouts: dict[str, ArrayLayout] = {}
         fields = []
@@ -57,7 +54,7 @@ class FolderCopy:
                     self.layouts[name] = layout
                     fields.append(task.arrays[name])
             self.whole = len(self.layouts) == len(layouts)
-            self.mesh_bytes = sum(mesh_bytes(recorded_attributes(document) or {}).values()) if self.whole else 0
+            recorded = mesh_bytes(recorded_attributes(document) or {}) if self.whole else {}
             if self.layouts and not self.whole:
                 self.group = _reduced(document, self.layouts, fields, entry.relpath)
         except ValueError as error:
@@ -65,11 +62,19 @@ class FolderCopy:
         if not self.layouts:
             raise StoreError(f"it has none of {', '.join(task.arrays.values())}")
         self.found = self.source.infos(entry.relpath)
-        self.relpath = task.choose_name(item, self._name(item[0]), self._is_another)
+        self.meshes: dict[str, ObjectInfo] = {}
+        if self.whole:
+            for name, info in self.found.items():
+                if name.startswith(f"{entry.relpath}/{MESH}/"):
+                    self.meshes[name] = info
+        mesh_size = chunk_object_bytes({name: info.size for name, info in self.meshes.items()}, entry.relpath)
+        if mesh_size != sum(recorded.values()):
+            raise CorruptChunkError(f"its meshes have {mesh_size:,} bytes, {sum(recorded.values()):,} were recorded")
+        self.relpath = task.choose_name(item, self._name(), self._is_another)
         self.trusted = known == self.relpath and not task.check
         self.target_sizes = self.target.list(self.relpath)
 
-    def _name(self, sample_id: str) -> str:
+    def _name(self) -> str:
         """Path that tells the group's content."""
         if self.whole and self.entry.is_ours:
             return self.entry.relpath
@@ -80,7 +85,7 @@ class FolderCopy:
             for name, info in self.found.items():
                 objects.append((name, info.size, info.version))
             content.append(objects)
-        return group_name(sample_id, content)
+        return group_name(self.sample_id, content)
 
     def _is_another(self, relpath: str) -> bool:
         """Whether the copy has another group at this path, as after its objects were replaced in the source."""
@@ -89,23 +94,8 @@ class FolderCopy:
         except (FileNotFoundError, ValueError):  # none, or a damaged one, which is repaired
             return False
 
-    @cached_property
-    def meshes(self) -> Mapping[str, ObjectInfo]:
-        """Objects of the sample's meshes by name; none if the copy has only part of its fields."""
-        folder = f"{self.entry.relpath}/{MESH}/"
-        objects = {}
-        if self.whole:
-            for name, info in self.found.items():
-                if name.startswith(folder):
-                    objects[name] = info
-        return objects
-
-    def copy(self) -> tuple[SampleEntry, int, int]:
-        """Copy what is missing, the group's ``zarr.json`` last: the entry, bytes copied and bytes kept, of shards."""
-        sizes = {name: info.size for name, info in self.meshes.items()}
-        mesh_size = chunk_object_bytes(sizes, self.entry.relpath)
-        if mesh_size != self.mesh_bytes:
-            raise CorruptChunkError(f"its meshes have {mesh_size:,} bytes, {self.mesh_bytes:,} were recorded")
+    def copy(self) -> StagedSample:
+        """Copy what is missing, the group's ``zarr.json`` last."""
         remove_leftovers(self.target, self.relpath)
         copied = kept = 0
         with ThreadPoolExecutor(_SHARDS_AT_A_TIME) as threads:
@@ -119,7 +109,7 @@ class FolderCopy:
             if not strip_temp_suffix(name)[1]:
                 self._copy_mesh_object(name, info.size)
         self._write(ZARR_JSON, self.group)
-        return self._staged_entry(copied + kept), copied, kept
+        return StagedSample(self.sample_id, self._staged_entry(copied + kept), copied, kept)
 
     def _staged_entry(self, size: int) -> SampleEntry:
         """The sample's entry in the manifest of the copy; ``size`` is that of its shards."""
@@ -176,14 +166,7 @@ class FolderCopy:
 
 
 def _reduced(document: dict[str, Any], arrays: Collection[str], fields: Collection[str], relpath: str) -> bytes:
-    """A group's ``zarr.json`` with a subset of its arrays.
-
-    Args:
-        document: content of the ``zarr.json``.
-        arrays: names of the arrays that are kept.
-        fields: their canonical field names.
-        relpath: path of the group.
-    """
+    """A group's ``zarr.json`` with a subset of its arrays, which have these canonical field names."""
     below = document["consolidated_metadata"]
     kept = set(arrays)
     for array in arrays:

@@ -7,8 +7,10 @@ memory while they are few, until the order in which the new group has them is co
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from itertools import islice
+from operator import attrgetter
 from typing import Any
 
 from zarr_core._util.documents import expect, parse_json, to_json
@@ -19,10 +21,8 @@ from zarr_core.format.object_names import ATTRIBUTES_KEY, ZARR_JSON
 from zarr_core.format.packed import PACKED_KEY, PackedGroup, chunk_name, head_bytes, parse_head
 from zarr_core.format.shards import ChunkIndex, pack_lengths, shard_index, unpack_lengths
 from zarr_core.points.convert.writer import GroupWriter
-from zarr_core.points.stage.archive import is_whole, remove_leftovers
-from zarr_core.points.stage.pieces import Piece, read_pieces
-from zarr_core.points.stage.task import Item, StageTask, group_name
-from zarr_core.points.stage.thin import FirstPoints
+from zarr_core.points.stage.archive import Piece, is_whole, read_pieces, remove_leftovers
+from zarr_core.points.stage.task import Item, StagedSample, StageTask, group_name
 from zarr_core.points.store.group import SOURCE_POINTS, entry_of, head_of, is_complete, only_fields, recorded_attributes
 from zarr_core.points.store.manifest import SampleEntry
 from zarr_core.points.store.mesh import MESH, Write, check_mesh_object
@@ -34,102 +34,94 @@ from zarr_core.storage.uploads import Uploads
 from zarr_core.versioning.generations import Retention
 
 
-@dataclass(frozen=True)
-class Form:
-    """How a sample is stored in the end.
+class RewrittenCopy:
+    """One sample to copy in another form; raises StoreError if its group cannot be read, or another program wrote it.
 
-    Attributes:
-        is_packed: whether as one object.
-        arrays: names of the arrays; all of the sample if None.
-        points: how many points; all if None.
+    Of its other form, ``_layouts`` has the arrays, and ``_lengths`` the stored bytes of their chunks. ``_cut`` tells
+    how many points those domains have in the source that have fewer now, ``_is_whole`` whether all fields and points
+    are there.
     """
 
-    is_packed: bool
-    arrays: Collection[str] | None = None
-    points: FirstPoints | None = None
-
-
-class RewrittenGroup:
-    """A sample's group, and what it becomes in another form.
-
-    Args:
-        storage: where the group is.
-        entry: of the sample.
-        form: the other form.
-
-    Attributes:
-        content: digest of the group's metadata.
-        layouts: of the arrays in the other form; a subset if the sample lacks some.
-        is_whole: whether these are all fields and points of the sample.
-
-    Raises:
-        StoreError: the metadata cannot be read, or another program wrote the sample.
-        FileNotFoundError: the group is missing.
-    """
-
-    def __init__(self, storage: Storage, entry: SampleEntry, form: Form) -> None:
-        if not entry.is_ours:
+    def __init__(self, task: StageTask, item: Item) -> None:
+        self._task, self._item, self._entry = task, item, item[1]
+        if not self._entry.is_ours:
             reason = "so its points may be in an order that is not random, and its chunks without checksums"
             raise StoreError(f"another program wrote it, {reason}: stage it without --layout and --points")
-        self._storage, self._entry = storage, entry
+        self._layouts: dict[str, ArrayLayout] = {}
+        self._lengths: dict[str, list[int]] = {}
+        self._cut: dict[str, int] = {}
         try:
             stored, self._packed = self._read()
-            self.content = hashlib.sha256(stored).hexdigest()
+            self._digest = hashlib.sha256(stored).hexdigest()
             self._document: dict[str, Any] = dict(self._packed.document) if self._packed else parse_json(stored)
             self._recorded = recorded_attributes(self._document) or {}
             self._held = _layouts(self._document)
-            self.layouts: dict[str, ArrayLayout] = {}
-            # Points of the domains that have fewer in the other form.
-            self._cut: dict[str, int] = {}
             for array, layout in self._held.items():
-                if form.arrays is None or array in form.arrays:
-                    self.layouts[array] = _in_form(array, layout, form)
-                    if self.layouts[array].n_points < layout.n_points:
+                if array in task.arrays:
+                    self._layouts[array] = self._in_form(array, layout)
+                    if self._layouts[array].n_points < layout.n_points:
                         self._cut[array.partition("/")[0]] = layout.n_points
-            self.is_whole = len(self.layouts) == len(self._held) and not self._cut
+            self._is_whole = len(self._layouts) == len(self._held) and not self._cut
             self._pieces = [*self._chunks(), *self._mesh_objects()]
         except ValueError as error:
-            raise StoreError(f"{entry.relpath}/{ZARR_JSON} cannot be read: {error}") from error
+            raise StoreError(f"{self._entry.relpath}/{ZARR_JSON} cannot be read: {error}") from error
+        if not self._layouts:
+            raise StoreError(f"it has none of {', '.join(task.arrays.values())}")
 
     def _read(self) -> tuple[bytes, PackedGroup | None]:
         """The bytes of the group's metadata; and what it tells of an archive."""
         if not self._entry.head:
-            return self._storage.read(f"{self._entry.relpath}/{ZARR_JSON}"), None
-        head = self._storage.read(self._entry.relpath, 0, self._entry.head)
+            return self._task.source.read(f"{self._entry.relpath}/{ZARR_JSON}"), None
+        head = self._task.source.read(self._entry.relpath, 0, self._entry.head)
         return head[: head_bytes(head)], parse_head(head)
+
+    def _in_form(self, array: str, layout: ArrayLayout) -> ArrayLayout:
+        """The layout of an array in the other form."""
+        n_chunks = layout.n_chunks
+        if self._task.points is not None:
+            n_chunks = self._task.points.n_chunks(array.partition("/")[0], layout)
+        points_of_chunks = n_chunks * layout.chunk_points
+        is_packed = self._task.packs(self._entry)
+        shard_points = points_of_chunks
+        if is_packed:
+            shard_points = layout.chunk_points
+        elif layout.sharded:
+            shard_points = min(layout.shard_points, points_of_chunks)
+        n_points = min(layout.n_points, points_of_chunks)
+        return replace(layout, n_points=n_points, shard_points=shard_points, sharded=not is_packed)
 
     def _chunks(self) -> Iterator[Piece]:
         """Where the chunks of the arrays are."""
-        relpath = self._entry.relpath
-        for array, layout in self.layouts.items():
-            if self._packed is None:
-                yield from self._sharded_chunks(array, self._held[array], layout.n_chunks)
-                continue
-            places = self._packed.chunks_of(array, self._held[array].n_chunks)
-            for number in range(layout.n_chunks):
-                start, length = int(places.starts[number]), int(places.lengths[number])
-                yield Piece(relpath, start, start + length, chunk_name(array, number))
-
-    def _sharded_chunks(self, array: str, layout: ArrayLayout, n_chunks: int) -> Iterator[Piece]:
-        """Where the first chunks of an array lie in its shards."""
-        path = f"{self._entry.relpath}/{array}"
-        lengths = expect(dict, self._recorded.get("chunk_bytes", {}), "chunk_bytes").get(array)
-        if isinstance(lengths, str):
-            index = ChunkIndex.from_lengths(layout, unpack_lengths(lengths))
-            for number in range(n_chunks):
-                start, length = index.starts[number], index.lengths[number]
-                name = f"{path}/{layout.shard_key(number // layout.chunks_per_shard)}"
+        for array, layout in self._layouts.items():
+            lengths = self._lengths.setdefault(array, [])
+            for number, (name, start, length) in enumerate(islice(self._places(array), layout.n_chunks)):
+                lengths.append(length)
                 yield Piece(name, start, start + length, chunk_name(array, number))
+
+    def _places(self, array: str) -> Iterator[tuple[str, int, int]]:
+        """The object that holds each chunk of an array, in their order, its first byte there, and its length."""
+        layout, path = self._held[array], f"{self._entry.relpath}/{array}"
+        if self._packed is not None:
+            index = self._packed.chunks_of(array, layout.n_chunks)
+            for start, length in zip(index.starts, index.lengths, strict=True):
+                yield self._entry.relpath, start, length
             return
-        for shard in range(-(-n_chunks // layout.chunks_per_shard)):
+        recorded = expect(dict, self._recorded.get("chunk_bytes", {}), "chunk_bytes").get(array)
+        if isinstance(recorded, str):
+            index = ChunkIndex.from_lengths(layout, unpack_lengths(recorded))
+            for number in range(layout.n_chunks):
+                name = f"{path}/{layout.shard_key(number // layout.chunks_per_shard)}"
+                yield name, index.starts[number], index.lengths[number]
+            return
+        for shard in range(layout.n_shards):
             name = f"{path}/{layout.shard_key(shard)}"
-            for chunk in StoredShard.open(self._storage, name, layout, shard).chunks:
-                if chunk.number < n_chunks:
-                    yield Piece(name, chunk.start, chunk.stop, chunk_name(array, chunk.number))
+            found = StoredShard.open(self._task.source, name, layout, shard).chunks
+            for chunk in sorted(found, key=attrgetter("number")):
+                yield name, chunk.start, chunk.stop - chunk.start
 
     def _mesh_objects(self) -> Iterator[Piece]:
         """The objects of the sample's meshes, unless it is only a part of the sample."""
-        if not self.is_whole or "meshes" not in self._recorded:
+        if not self._is_whole or "meshes" not in self._recorded:
             return
         relpath = self._entry.relpath
         if self._packed is not None:
@@ -137,92 +129,109 @@ class RewrittenGroup:
                 if name.startswith(f"{MESH}/"):
                     yield Piece(relpath, place.start, place.start + place.size, name)
             return
-        for name, info in self._storage.infos(f"{relpath}/{MESH}").items():
+        for name, info in self._task.source.infos(f"{relpath}/{MESH}").items():
             yield Piece(name, 0, info.size, name.removeprefix(f"{relpath}/"))
 
-    def write(self, target: Storage, relpath: str, changes: Mapping[str, Any]) -> SampleEntry:
-        """Write the group in its other form; returns its entry of the manifest.
+    def copy(self) -> StagedSample:
+        """Write the sample unless the copy has it."""
+        sample_id, entry, known = self._item
+        target = self._task.target
+        in_place = self._task.repacked is not None
+        relpath, changes = self._as_converted() if in_place else self._as_copied()
+        present = find_whole(target, relpath, known == relpath and not self._task.check)
+        if present is not None:
+            copied, kept = 0, present.bytes
+        else:
+            if not in_place:  # else other writers may be at work
+                remove_leftovers(target, relpath)
+            present = self._write(relpath, changes)
+            copied, kept = present.bytes, 0
+        fields = present.fields if entry.fields is not None else None
+        return StagedSample(sample_id, replace(present, fields=fields), copied, kept)
 
-        Args:
-            target: the store.
-            relpath: path of the group; that of an archive for a packed one.
-            changes: to what the group records, by key.
+    def _as_copied(self) -> tuple[str, dict[str, Any]]:
+        """Path of the group in a copy, and what the group records of it."""
+        sample_id, entry, _ = self._item
+        arrays = sorted(self._layouts)
+        content = [entry.relpath, self._digest, arrays, *(self._layouts[array].n_points for array in arrays)]
+        relpath = group_name(sample_id, content, is_packed=self._task.packs(entry))
+        return self._task.choose_name(self._item, relpath, lambda _: False), {"staged_from": entry.relpath}
 
-        Raises:
-            CorruptChunkError: a chunk is damaged.
-        """
-        group = self._group(changes)
+    def _as_converted(self) -> tuple[str, dict[str, Any]]:
+        """Path of the group that a conversion with the new settings would write, and what it would record of them."""
+        sample_id, entry, _ = self._item
+        settings = (self._task.repacked or {}).get(entry.settings)
+        if settings is None:
+            raise StoreError("the settings that it was converted with are not recorded: convert it again")
+        retention = Retention(tombstones=dict.fromkeys(self._task.tombstoned, 0))
+        writer = GroupWriter(self._task.target.root, settings, retention)
+        return writer.relpath(sample_id, entry.fingerprint, entry.content), {"settings": settings.digest}
+
+    def _write(self, relpath: str, changes: Mapping[str, Any]) -> SampleEntry:
+        """Write the group, with changes to what it records; returns its entry of the manifest."""
+        group, target = self._group(changes), self._task.target
         with Packing(relpath) as packing:
-            for name, data in read_pieces(self._storage, self._pieces):
+            for name, data in read_pieces(self._task.source, self._pieces):
                 packing.write(name, [data])
             if is_archive(relpath):
-                self._write_metadata(packing.write)
+                self._write_metadata(relpath, packing.write)
                 archive = packing.arrange(group, self._in_order())
                 target.write(relpath, packing.pieces(archive))
                 return entry_of(relpath, group, len(archive.head))
             with Uploads(target) as uploads:
-                self._write_folder(packing, relpath, uploads.write)
+                self._write_shards(packing, uploads.write)
+                self._write_metadata(relpath, uploads.write)
             target.write(f"{relpath}/{ZARR_JSON}", [to_json(group)])
         return entry_of(relpath, group)
 
-    def _write_folder(self, packing: Packing, relpath: str, write: Write) -> None:
-        lengths = self._lengths()
-        for array, layout in self.layouts.items():
+    def _write_shards(self, packing: Packing, write: Write) -> None:
+        for array, layout in self._layouts.items():
             for shard in range(layout.n_shards):
-                first = shard * layout.chunks_per_shard
-                of_shard = lengths[array][first : first + layout.chunks_per_shard]
-                pieces = _shard(packing, array, layout, shard, of_shard)
-                write(f"{relpath}/{array}/{layout.shard_key(shard)}", pieces)
+                pieces = self._shard(packing, array, shard)
+                write(f"{packing.relpath}/{array}/{layout.shard_key(shard)}", pieces)
         for piece in self._pieces:
             if piece.name.startswith(f"{MESH}/"):
-                write(f"{relpath}/{piece.name}", [packing.read(piece.name)])
-        self._write_metadata(lambda name, pieces: write(f"{relpath}/{name}", pieces))
+                write(f"{packing.relpath}/{piece.name}", [packing.read(piece.name)])
 
-    def _write_metadata(self, write: Write) -> None:
-        for domain in sorted({array.partition("/")[0] for array in self.layouts}):
-            write(f"{domain}/{ZARR_JSON}", [to_json(EMPTY_GROUP)])
-        for array, layout in self.layouts.items():
-            write(f"{array}/{ZARR_JSON}", [to_json(layout.to_zarr_json())])
+    def _shard(self, packing: Packing, array: str, shard: int) -> Iterator[bytes]:
+        layout = self._layouts[array]
+        first = shard * layout.chunks_per_shard
+        lengths = self._lengths[array][first : first + layout.chunks_per_shard]
+        for number in range(first, first + len(lengths)):
+            yield packing.read(chunk_name(array, number))
+        yield shard_index(layout, lengths)
 
-    def _lengths(self) -> dict[str, list[int]]:
-        """Stored bytes of the chunks of each array."""
-        lengths: dict[str, list[int]] = {array: [] for array in self.layouts}
-        for piece in self._pieces:
-            array, _, _ = piece.name.partition("/c/")
-            if array in lengths:
-                lengths[array].append(piece.stop - piece.start)
-        return lengths
+    def _write_metadata(self, relpath: str, write: Write) -> None:
+        for domain in sorted({array.partition("/")[0] for array in self._layouts}):
+            write(f"{relpath}/{domain}/{ZARR_JSON}", [to_json(EMPTY_GROUP)])
+        for array, layout in self._layouts.items():
+            write(f"{relpath}/{array}/{ZARR_JSON}", [to_json(layout.to_zarr_json())])
 
     def _in_order(self) -> list[str]:
         """The arrays in the order in which a conversion writes them, which its records keep."""
-        names = _names(self.layouts)
         order = {name: number for number, name in enumerate(self._recorded.get("moments", {}))}
-        return sorted(self.layouts, key=lambda array: order.get(names[array], len(order)))
+        return sorted(self._layouts, key=lambda array: order.get(_canonical(array), len(order)))
 
     def _group(self, changes: Mapping[str, Any]) -> dict[str, Any]:
         """The content of the group's ``zarr.json`` in its other form, without the positions of an archive."""
-        names = _names(self.layouts)
-        lengths = self._lengths()
-        recorded = only_fields(self._recorded, names.values())
-        recorded.pop(PACKED_KEY, None)
-        recorded.pop("chunk_bytes", None)
-        meshes = recorded.pop("meshes", None)
+        recorded = only_fields(self._recorded, set(map(_canonical, self._layouts)))
+        for key in (PACKED_KEY, "chunk_bytes", "meshes"):
+            recorded.pop(key, None)
         recorded["stored_bytes"] = {}
         chunk_bytes = {}
         for array in self._in_order():
-            layout = self.layouts[array]
-            recorded["stored_bytes"][names[array]] = sum(lengths[array]) + layout.n_shards * layout.index_bytes
-            if layout.sharded and max(lengths[array]) < 2**32:  # otherwise readers use the shard index
-                chunk_bytes[array] = pack_lengths(lengths[array])
+            layout, lengths = self._layouts[array], self._lengths[array]
+            recorded["stored_bytes"][_canonical(array)] = sum(lengths) + layout.n_shards * layout.index_bytes
+            if layout.sharded and max(lengths) < 2**32:  # otherwise readers use the shard index
+                chunk_bytes[array] = pack_lengths(lengths)
         if chunk_bytes:
             recorded["chunk_bytes"] = chunk_bytes
-        if meshes is not None and self.is_whole:
-            recorded["meshes"] = meshes
+        if self._is_whole and "meshes" in self._recorded:
+            recorded["meshes"] = self._recorded["meshes"]
         if self._cut:
             recorded[SOURCE_POINTS] = self._cut | recorded.get(SOURCE_POINTS, {})
-        attributes = dict(self._document["attributes"])
-        attributes[ATTRIBUTES_KEY] = recorded | dict(changes)
-        return group_zarr_json(attributes, self.layouts)
+        attributes = {**self._document["attributes"], ATTRIBUTES_KEY: recorded | dict(changes)}
+        return group_zarr_json(attributes, self._layouts)
 
 
 def _layouts(document: dict[str, Any]) -> dict[str, ArrayLayout]:
@@ -236,86 +245,10 @@ def _layouts(document: dict[str, Any]) -> dict[str, ArrayLayout]:
     return layouts
 
 
-def _in_form(array: str, layout: ArrayLayout, form: Form) -> ArrayLayout:
-    """The layout of an array in another form."""
-    n_chunks = layout.n_chunks
-    if form.points is not None:
-        n_chunks = form.points.n_chunks(array.partition("/")[0], layout)
-    points_of_chunks = n_chunks * layout.chunk_points
-    shard_points = points_of_chunks
-    if form.is_packed:
-        shard_points = layout.chunk_points
-    elif layout.sharded:
-        shard_points = min(layout.shard_points, points_of_chunks)
-    n_points = min(layout.n_points, points_of_chunks)
-    return replace(layout, n_points=n_points, shard_points=shard_points, sharded=not form.is_packed)
-
-
-def _names(arrays: Collection[str]) -> dict[str, str]:
-    """Canonical field name by array name."""
-    names = {}
-    for array in arrays:
-        domain, _, name = array.partition("/")
-        names[array] = FieldName(domain, name).canonical
-    return names
-
-
-def _shard(packing: Packing, array: str, layout: ArrayLayout, shard: int, lengths: list[int]) -> Iterator[bytes]:
-    """The bytes of a shard whose chunks have these lengths."""
-    for number in range(len(lengths)):
-        yield packing.read(chunk_name(array, shard * layout.chunks_per_shard + number))
-    yield shard_index(layout, lengths)
-
-
-class RewrittenCopy:
-    """One sample to copy in another form.
-
-    Args:
-        task, item: as for :func:`zarr_core.points.stage.store.stage_sample`.
-    """
-
-    def __init__(self, task: StageTask, item: Item) -> None:
-        self._task, self._item = task, item
-        entry = item[1]
-        self._form = Form(task.packs(entry), task.arrays, task.points)
-        self._group = RewrittenGroup(task.source, entry, self._form)
-        if not self._group.layouts:
-            raise StoreError(f"it has none of {', '.join(task.arrays.values())}")
-
-    def copy(self) -> tuple[SampleEntry, int, int]:
-        """Write the sample unless the copy has it: the entry, bytes copied and bytes kept, of its arrays."""
-        _, entry, known = self._item
-        target = self._task.target
-        in_place = self._task.repacked is not None
-        relpath, changes = self._as_converted() if in_place else self._as_copied()
-        trusted = known == relpath and not self._task.check
-        present = find_whole(target, relpath, trusted)
-        if present is not None:
-            copied, kept = 0, present.bytes
-        else:
-            if not in_place:  # else other writers may be at work
-                remove_leftovers(target, relpath)
-            present = self._group.write(target, relpath, changes)
-            copied, kept = present.bytes, 0
-        return replace(present, fields=present.fields if entry.fields is not None else None), copied, kept
-
-    def _as_copied(self) -> tuple[str, dict[str, Any]]:
-        """Path of the group in a copy, and what the group records of it."""
-        sample_id, entry, _ = self._item
-        content: list[Any] = [entry.relpath, self._group.content, sorted(self._group.layouts)]
-        content += [layout.n_points for _, layout in sorted(self._group.layouts.items())]
-        relpath = group_name(sample_id, content, is_packed=self._form.is_packed)
-        return self._task.choose_name(self._item, relpath, lambda _: False), {"staged_from": entry.relpath}
-
-    def _as_converted(self) -> tuple[str, dict[str, Any]]:
-        """Path of the group that a conversion with the new settings would write, and what it would record of them."""
-        sample_id, entry, _ = self._item
-        settings = (self._task.repacked or {}).get(entry.settings)
-        if settings is None:
-            raise StoreError("the settings that it was converted with are not recorded: convert it again")
-        retention = Retention(tombstones=dict.fromkeys(self._task.tombstoned, 0))
-        writer = GroupWriter(self._task.target.root, settings, retention)
-        return writer.relpath(sample_id, entry.fingerprint, entry.content), {"settings": settings.digest}
+def _canonical(array: str) -> str:
+    """Canonical name of the field that an array holds."""
+    domain, _, name = array.partition("/")
+    return FieldName(domain, name).canonical
 
 
 def find_whole(storage: Storage, relpath: str, trusted: bool) -> SampleEntry | None:

@@ -24,7 +24,7 @@ from zarr_core._util.processes import map_in_processes
 from zarr_core._util.units import format_size
 from zarr_core.errors import CommitConflict, StoreError, UnknownFieldError, ZarrCoreError
 from zarr_core.format.object_names import BLACKLISTS, ZARR_JSON, split_list
-from zarr_core.points.stage.archive import ArchiveCopy
+from zarr_core.points.stage.archive import copy_archive
 from zarr_core.points.stage.copy import StageReport, StoreCopy
 from zarr_core.points.stage.folder import FolderCopy
 from zarr_core.points.stage.repack import Repacking
@@ -209,19 +209,17 @@ def stage_sample(task: StageTask, item: Item) -> StagedSample:
     Raises:
         StoreError: the target is full or read-only.
     """
-    sample_id, entry, _ = item
     try:
-        staged, copied, kept = _copy_of(task, item).copy()
+        return _copy(task, item)
     except ZarrCoreError as error:
-        return StagedSample(sample_id, None, problem=str(error))
+        problem = str(error)
     except FileNotFoundError as error:
-        problem = f"an object of {entry.relpath} is missing ({error}); if garbage collection removed it, stage again"
-        return StagedSample(sample_id, None, problem=problem)
+        problem = f"an object of {item[1].relpath} is missing ({error}); if garbage collection removed it, stage again"
     except Exception as error:  # remote filesystems raise the errors of their clients, which have no common base
         if isinstance(error, OSError) and error.errno in _FATAL:
             raise StoreError(f"{task.target.url} cannot be written: {error}") from error
-        return StagedSample(sample_id, None, problem=f"{type(error).__name__}: {error}")
-    return StagedSample(sample_id, staged, copied, kept)
+        problem = f"{type(error).__name__}: {error}"
+    return StagedSample(item[0], None, problem=problem)
 
 
 def not_staged(item: Item, error: Exception) -> StagedSample:
@@ -231,12 +229,13 @@ def not_staged(item: Item, error: Exception) -> StagedSample:
     return StagedSample(item[0], None, problem=str(error))
 
 
-def _copy_of(task: StageTask, item: Item) -> ArchiveCopy | FolderCopy | RewrittenCopy:
-    """How a sample is copied: as it is where that is what the copy shall have."""
+def _copy(task: StageTask, item: Item) -> StagedSample:
+    """Copy a sample as it is where that is what the copy shall have, otherwise in another form."""
     entry = item[1]
-    if task.packs(entry) != (entry.head > 0) or task.cuts(entry):
-        return RewrittenCopy(task, item)
-    if not entry.head:
-        return FolderCopy(task, item)
-    arrays = {column.array_name for column in (entry.fields or {}).values()}
-    return ArchiveCopy(task, item) if arrays and arrays <= task.arrays.keys() else RewrittenCopy(task, item)
+    if task.packs(entry) == (entry.head > 0) and not task.cuts(entry):
+        if not entry.head:
+            return FolderCopy(task, item).copy()
+        arrays = {column.array_name for column in (entry.fields or {}).values()}
+        if arrays and arrays <= task.arrays.keys():
+            return copy_archive(task, item)
+    return RewrittenCopy(task, item).copy()

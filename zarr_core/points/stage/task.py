@@ -76,11 +76,7 @@ class StageTask:
         """Path of a group in the copy: its present one, or the first that is neither tombstoned nor another group's.
 
         A suspended garbage collector may still delete objects below a tombstoned name, so nothing is written there.
-
-        Args:
-            item: the sample.
-            relpath: path that tells the group's content.
-            is_another: whether the copy has another group at a path.
+        ``relpath`` tells the group's content.
         """
         sample_id, _, known = item
         is_packed = relpath.endswith(SUFFIX)
