@@ -162,7 +162,7 @@ def test_a_named_sample_that_cannot_be_retired_is_an_error(
     assert sorted(load_manifest(store).samples) == ["run_1", "run_3"]
     # The platform names what two listings did not find. What has come back since stays.
     request = ConversionRequest("ahmedml", store, root=source, retire_vanished=["run_2", "run_3"])
-    assert publish_finished(request).retired == []
+    assert publish_finished(request, request.open_source().find()).retired == []
 
 
 @pytest.mark.parametrize("verb", [publish, convert])

@@ -87,40 +87,17 @@ class ConversionReport:
         return all(result.status in ("converted", "up to date") for result in self.results)
 
 
-@of_fields()
-def convert(
+def run_conversion(
     request: ConversionRequest, *, workers: int = 1, executor: Executor | None = None, progress: bool = False
 ) -> ConversionReport:
     """Convert and commit the samples that are new or changed.
 
-    If there is no store yet and every sample is refused, nothing is committed and the location stays empty; but a part
-    commits its refusals in any case.
+    ``convert`` takes the fields of the request, and of :class:`zarr_core.points.store.settings.ConversionSettings`, by
+    name. If there is no store yet and every sample is refused, nothing is committed and the location stays empty; but a
+    part commits its refusals in any case.
 
     Args:
-        dataset_kind, store_root, root, source_url, splits, sample_ids, part, limit, dataset_name, retry_quarantined,
-            force, retire_vanished, max_retired_share, reconvert, fingerprint: as in
-            :class:`~zarr_core.points.convert.request.ConversionRequest`. ``retire_vanished`` excludes ``splits``,
-            because the whole source has to be listed.
-        workers, executor, progress: as for :func:`run_conversion`.
-        **settings: ``chunk_points``, ``shard_points``, ``values_dtype``, ``field_dtypes``, ``codec``,
-            ``shuffle_seed``, ``layout`` and ``max_errors``, as in
-            :class:`zarr_core.points.store.settings.ConversionSettings`.
-
-    Raises:
-        SourceError: the source cannot be used, or holds nothing to convert; a setting is invalid.
-        StoreError: the store cannot be used, or holds another dataset, or was converted with other settings; samples
-            converted before are committed.
-    """
-    return run_conversion(request, workers=workers, executor=executor, progress=progress)
-
-
-def run_conversion(
-    request: ConversionRequest, *, workers: int = 1, executor: Executor | None = None, progress: bool = False
-) -> ConversionReport:
-    """Convert and commit what is requested.
-
-    Args:
-        request: what to convert.
+        request: what to convert. ``retire_vanished`` excludes ``splits``, because the whole source has to be listed.
         workers: processes; 1 converts in this process, several small samples at a time if the source is on a network.
             The stored bytes are the same. An error of a sample, also that its worker process was killed for memory or
             that it took more than ``ZARR_CORE_SAMPLE_SECONDS`` (six hours if the environment does not set it), is its
@@ -131,7 +108,9 @@ def run_conversion(
         progress: show a progress bar.
 
     Raises:
-        SourceError, StoreError: as for :func:`convert`.
+        SourceError: the source cannot be used, or holds nothing to convert; a setting is invalid.
+        StoreError: the store cannot be used, or holds another dataset, or was converted with other settings; samples
+            converted before are committed.
     """
     if request.retire_vanished and request.splits is not None:
         raise SourceError("retire_vanished needs the whole source to be listed; do not give splits")
@@ -161,6 +140,9 @@ def run_conversion(
     of_samples = notes_by_reason({r.sample_id: r.notes for r in run.results if r.status == "converted"})
     notes = (*report.notes, *_replaced_contents(job, run.results), *of_samples)
     return ConversionReport(run.results, report.manifest, seconds, report.retired, notes, planned.remaining)
+
+
+convert = of_fields("convert", run_conversion)
 
 
 class _Run:
@@ -238,14 +220,6 @@ def _remove_refused(job: ConversionJob, pending: Pending) -> None:
     storage.delete(left)
 
 
-@of_fields(without=("part", "limit", "retire_vanished", "max_retired_share"))
-def iter_convert(
-    request: ConversionRequest, *, workers: int = 1, executor: Executor | None = None
-) -> Iterator[ConversionResult]:
-    """:func:`convert_each` for a :class:`~zarr_core.points.convert.request.ConversionRequest` of these fields."""
-    return convert_each(request, workers=workers, executor=executor)
-
-
 def convert_each(
     request: ConversionRequest,
     *,
@@ -258,6 +232,7 @@ def convert_each(
     :func:`zarr_core.points.convert.publish.publish` commits. It finds groups by the versions of their source files, so
     samples whose files have other content under the same version are committed here, at the end. ``workers`` and
     ``executor`` are as for :func:`run_conversion`; ``found`` is a listing of the requested samples that was just made.
+    ``iter_convert`` takes the fields of the request, and its settings, by name.
     """
     workers = whole_number("workers", workers, 1, error=SourceError)
     job = ConversionJob.open(request, found)
@@ -286,6 +261,10 @@ def convert_each(
             commit_results(job, Pending(contents), retire=False)
             for note in _replaced_contents(job, replaced):
                 logger.warning("%s", note)
+
+
+_NOT_ITERATED = ("part", "limit", "retire_vanished", "max_retired_share", "found")
+iter_convert = of_fields("iter_convert", convert_each, without=_NOT_ITERATED)
 
 
 def convert_samples(

@@ -90,49 +90,37 @@ class _Attempt:
     stale: Collection[str]
 
 
-@of_fields(without=("sample_ids", "part", "limit", "retry_quarantined", "force"))
-def publish(request: ConversionRequest) -> PublishReport:
-    """Commit finished conversions of ``iter_convert``, in one generation, and retire samples that vanished.
+def publish_finished(request: ConversionRequest, found: FoundSamples | None = None) -> PublishReport:
+    """Commit every finished group that belongs to the source as it is now, in one generation (none if nothing changed).
+
+    No store is created without a sample: as long as all samples were refused, nothing is committed. Groups are found by
+    the digest in their name, so it does not matter which process or machine wrote them, or whether that process died
+    later. ``publish`` takes the fields of the request, and its settings, by name.
 
     Args:
-        dataset_kind, store_root, root, source_url, splits, dataset_name, retire_vanished, max_retired_share, reconvert,
-            fingerprint: as in :class:`~zarr_core.points.convert.request.ConversionRequest`. ``retire_vanished`` is
-            True for all samples that the source no longer has, or names some of them.
-        **settings: as for :func:`~zarr_core.points.convert.conversion.convert`.
+        request: what is published. ``retire_vanished`` is True for all samples that the source no longer has, or names
+            some of them.
+        found: the whole source, if it was just listed. Samples that vanished are looked for again before they are
+            retired, and samples that another converter has committed meanwhile before they are replaced. Those that
+            are named to be retired and are at the source again stay.
 
     Returns:
         Which samples were ``added``, ``replaced`` and ``retired``, whether there is a new generation (``committed``),
         and ``notes`` of what was left out.
 
     Raises:
-        SourceError: the source still has a sample that is named to be retired.
-        RetirementError, StoreError: as for :func:`publish_finished`.
-    """
-    job = ConversionJob.open(request)
-    check_vanished(job)
-    return commit_results(job, _find_finished(job))
-
-
-def publish_finished(request: ConversionRequest, found: FoundSamples | None = None) -> PublishReport:
-    """Commit every finished group that belongs to the source as it is now, in one generation (none if nothing changed).
-
-    No store is created without a sample: as long as all samples were refused, nothing is committed.
-
-    Groups are found by the digest in their name, so it does not matter which process or machine wrote them, or whether
-    that process died later.
-
-    Args:
-        request: what is published.
-        found: the whole source, if it was just listed. Samples that vanished are looked for again before they are
-            retired, and samples that another converter has committed meanwhile before they are replaced. Those that
-            are named to be retired and are at the source stay.
-
-    Raises:
+        SourceError: without ``found``, the source still has a sample that is named to be retired.
         RetirementError: more samples vanished than may be retired. None is retired; everything else is committed.
         StoreError: the store is another dataset's, or has other settings.
     """
     job = ConversionJob.open(request, found)
+    if found is None:
+        check_vanished(job)
     return commit_results(job, _find_finished(job))
+
+
+_NOT_PUBLISHED = ("sample_ids", "part", "limit", "retry_quarantined", "force", "found")
+publish = of_fields("publish", publish_finished, without=_NOT_PUBLISHED)
 
 
 def check_vanished(job: ConversionJob) -> None:

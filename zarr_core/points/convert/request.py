@@ -101,28 +101,25 @@ class ConversionRequest:
         return open_source(self.dataset_kind, root=self.root, source_url=self.source_url, splits=self.splits)
 
 
-def of_fields(*, without: Collection[str] = ()) -> Callable[[Callable[..., _Result]], Callable[..., _Result]]:
-    """Make a function of a request one of the request's fields, and of its settings by name.
+def of_fields(name: str, function: Callable[..., _Result], *, without: Collection[str] = ()) -> Callable[..., _Result]:
+    """A function of this name that does the same with the fields of a request, and of its settings, by name.
 
     Args:
-        without: fields that the function does not use and so does not take.
+        name: of the new function.
+        function: takes a request, and options by name.
+        without: fields and options that the new function does not take.
     """
     fields = dict(inspect.signature(ConversionRequest).parameters)
-    for name in ("settings", *without):
-        del fields[name]
+    _, *options = inspect.signature(function).parameters.values()
+    chosen = {each.name: each for each in (*fields.values(), *options) if each.name not in ("settings", *without)}
 
-    def decorate(function: Callable[..., _Result]) -> Callable[..., _Result]:
-        _, *options = inspect.signature(function).parameters.values()
+    @wraps(function)
+    def of_arguments(dataset_kind: DatasetKind, store_root: str | os.PathLike[str], **given: Any) -> _Result:
+        known = {argument: given.pop(argument) for argument in chosen if argument in given}
+        own = {argument: known.pop(argument) for argument in known.keys() - fields}
+        return function(ConversionRequest(dataset_kind, store_root, **known, settings=given), **own)
 
-        @wraps(function)
-        def of_arguments(dataset_kind: DatasetKind, store_root: str | os.PathLike[str], **given: Any) -> _Result:
-            chosen = {name: given.pop(name) for name in fields if name in given}
-            own = {option.name: given.pop(option.name) for option in options if option.name in given}
-            return function(ConversionRequest(dataset_kind, store_root, **chosen, settings=given), **own)
-
-        settings = inspect.Parameter("settings", inspect.Parameter.VAR_KEYWORD)
-        signature = inspect.Signature([*fields.values(), *options, settings])
-        of_arguments.__signature__ = signature  # type: ignore[attr-defined]
-        return of_arguments
-
-    return decorate
+    settings = inspect.Parameter("settings", inspect.Parameter.VAR_KEYWORD)
+    of_arguments.__name__ = of_arguments.__qualname__ = name
+    of_arguments.__signature__ = inspect.Signature([*chosen.values(), settings])  # type: ignore[attr-defined]
+    return of_arguments
