@@ -31,7 +31,7 @@ from zarr_core.format.codecs import Codec
 from zarr_core.format.shards import ChunkIndex, decode_chunk, encode_chunk
 from zarr_core.loader import EpochBatchSampler
 from zarr_core.points.convert.conversion import convert
-from zarr_core.points.convert.writer import GroupWriter, Unfinished
+from zarr_core.points.convert.writer import GroupWriter, Repair
 from zarr_core.points.read.reader import ZarrChunkReader
 from zarr_core.points.statistics import calculate_store_statistics
 from zarr_core.points.store.group import is_complete
@@ -196,7 +196,7 @@ def test_a_damaged_group_is_an_error_for_every_reader(store: Path, source: Path,
     assert {problem.sample_id for problem in report.problems} == {"run_1"}
     # A converter treats it as missing.
     sample = SampleTree(KIND, source).discover()["run_1"]
-    assert GroupWriter(store, ConversionSettings(chunk_points=16)).find("run_1", sample.fingerprint) == Unfinished()
+    assert GroupWriter(store, ConversionSettings(chunk_points=16)).find("run_1", sample.fingerprint) == Repair()
 
 
 @pytest.mark.parametrize(
@@ -225,7 +225,7 @@ def test_a_damaged_quarantine_record_is_ignored(tmp_path: Path) -> None:
     assert writer.find("a", "f") is not None
     path = tmp_path / writer.relpath("a", "f") / "quarantine.json"
     edit(path, "reason", value=["x"])
-    assert writer.find("a", "f") == Unfinished()
+    assert writer.find("a", "f") == Repair()
 
 
 def test_a_group_of_another_form_is_not_whole(store: Path) -> None:

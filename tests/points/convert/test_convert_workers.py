@@ -78,7 +78,7 @@ def test_any_exception_in_a_conversion_is_a_failure_of_its_sample(
             raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
         return stored_blocks(values, *_)
 
-    monkeypatch.setattr("zarr_core.points.convert.array_writer.stored_blocks", gather)
+    monkeypatch.setattr("zarr_core.points.convert.stored_values.stored_blocks", gather)
     report = convert("ahmedml", tmp_path / "store", root=source, **SETTINGS)
     (failed,) = report.having("failed")
     assert (failed.sample_id, failed.reason) == ("run_2", "RuntimeError: DefaultCPUAllocator: can't allocate memory")

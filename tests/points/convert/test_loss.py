@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-import zarr_core.points.convert.array_writer
+import zarr_core.points.convert.stored_values
 from tests.helpers.small_source import KIND, write_source
 from zarr_core.convert import ConversionReport, convert
 from zarr_core.datasets import build_dataset
@@ -84,7 +84,7 @@ def test_the_error_is_recorded_and_shown(tmp_path: Path) -> None:
 
 def test_verify_finds_loss_in_stores_of_older_versions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "zarr_core.points.convert.array_writer.checked_rounding", lambda *arguments: RoundingError.none(1)
+        "zarr_core.points.convert.stored_values.checked_rounding", lambda *arguments: RoundingError.none(1)
     )
     report = converted(tmp_path, near(300, 0.1))
     assert not report.having("quarantined")
@@ -101,7 +101,7 @@ def test_verify_compares_with_the_recorded_error(tmp_path: Path, monkeypatch: py
         error = checked_rounding(*arguments)
         return replace(error, rms=error.rms / 2)
 
-    monkeypatch.setattr(zarr_core.points.convert.array_writer, "checked_rounding", half)
+    monkeypatch.setattr(zarr_core.points.convert.stored_values, "checked_rounding", half)
     converted(tmp_path, near(20, 1))
     problems = verify_store(str(tmp_path / "store"), source=str(tmp_path / "source"), sample_ids=["run_1"]).problems
     assert "surface_pressure" in {problem.field for problem in problems}

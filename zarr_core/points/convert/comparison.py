@@ -16,6 +16,7 @@ from zarr_core.format.array_metadata import ArrayLayout
 from zarr_core.format.object_names import CONVENTIONS_KEY, ZARR_JSON
 from zarr_core.format.shards import chunk_ranges, passes_checksum
 from zarr_core.points.store.group import recorded_attributes
+from zarr_core.points.store.packing import Packing
 from zarr_core.points.store.settings import digest
 from zarr_core.storage import Storage
 
@@ -23,38 +24,41 @@ from zarr_core.storage import Storage
 _CONTENT = ("parameters", "moments", "stored_bytes", "chunk_bytes", "meshes")
 
 
-class GroupComparison:
-    """Takes the objects of a new group, and compares each with the stored object of the same name.
+class ComparedGroup(Packing):
+    """The objects of a new group, each compared with the stored object of the same name. Nothing is written to a store.
 
     Args:
         storage: the store.
         relpath: path of the stored group below the store's root.
 
     Attributes:
-        differs: whether an object is missing or has other bytes.
-        layouts: of the arrays by name; :meth:`compare` finds the chunks of a shard by them.
+        differs: by the name of an object in the group, whether the stored one is missing or has other bytes.
+        layouts: of the arrays by name; :meth:`write` finds the chunks of a shard by them.
     """
 
     def __init__(self, storage: Storage, relpath: str) -> None:
-        self.differs = False
+        super().__init__(relpath)
+        self.differs: dict[str, bool] = {}
         self.layouts: dict[str, ArrayLayout] = {}
         self._storage = storage
-        self._relpath = relpath
         self._arrays_differ = False
         self._contradicted = False
         self._digests: dict[str, str] = {}
 
-    def compare(self, name: str, pieces: Iterable[bytes]) -> int:
-        """Compare one object; returns the bytes of the new one. Nothing is written."""
+    def write(self, name: str, pieces: Iterable[bytes]) -> int:
+        """Take an object, as :meth:`Packing.write`, and compare it."""
         data = b"".join(pieces)
-        stored = self._read(name)
-        own_name = name[len(self._relpath) + 1 :]
-        self.differs |= stored != data
+        try:
+            stored: bytes | None = self._storage.read(name)
+        except (OSError, CorruptChunkError):  # missing, on a damaged disk, or in a damaged archive
+            stored = None
+        own_name = name.removeprefix(f"{self.relpath}/")
+        self.differs[own_name] = stored != data
         if "/c/" in own_name:
             self._digests[own_name] = hashlib.sha256(data).hexdigest()
             self._arrays_differ |= stored != data
             self._contradicted |= stored is not None and self._has_other_chunks(own_name, stored, data)
-        return len(data)
+        return super().write(name, [data])
 
     def content(self, group: Mapping[str, Any]) -> str:
         """Digest of the content of the new group: of its arrays, its meshes and the parameters of its sample."""
@@ -72,7 +76,7 @@ class GroupComparison:
         if self._contradicted:
             return False
         try:
-            stored = recorded_attributes(parse_json(self._storage.read(f"{self._relpath}/{ZARR_JSON}"))) or {}
+            stored = recorded_attributes(parse_json(self._storage.read(f"{self.relpath}/{ZARR_JSON}"))) or {}
         except FileNotFoundError:
             return True  # the group was never finished, and no manifest names it
         except (OSError, ValueError, CorruptChunkError):
@@ -80,30 +84,6 @@ class GroupComparison:
         recorded = recorded_attributes(group) or {}
         keys = _CONTENT if self._arrays_differ else ("parameters",)
         return all(stored.get(key) == recorded.get(key) for key in keys)
-
-    def forms(self, group: dict[str, Any]) -> list[dict[str, Any]]:
-        """What the ``zarr.json`` of the stored group may contain if its content is that of the new one.
-
-        Groups of earlier versions declare no conventions, and are repaired as they were written. If the stored
-        ``zarr.json`` cannot be read, both forms are possible.
-
-        Args:
-            group: content of the new group's ``zarr.json``.
-        """
-        attributes = {key: value for key, value in group["attributes"].items() if key != CONVENTIONS_KEY}
-        undeclared = {**group, "attributes": attributes}
-        try:
-            stored = expect(dict, parse_json(self._storage.read(f"{self._relpath}/{ZARR_JSON}")), "the document")
-            declares = CONVENTIONS_KEY in expect(dict, stored.get("attributes", {}), "attributes")
-        except (OSError, ValueError, CorruptChunkError):
-            return [group, undeclared]
-        return [group if declares else undeclared]
-
-    def _read(self, name: str) -> bytes | None:
-        try:
-            return self._storage.read(name)
-        except (OSError, CorruptChunkError):  # missing, on a damaged disk, or in a damaged archive
-            return None
 
     def _has_other_chunks(self, name: str, stored: bytes, data: bytes) -> bool:
         """Whether a stored chunk that passes its checksum has other bytes than the new one."""
@@ -121,3 +101,23 @@ class GroupComparison:
             if before != data[chunk.start : chunk.stop] and passes_checksum(before):
                 return True
         return False
+
+
+def stored_forms(storage: Storage, relpath: str, group: dict[str, Any]) -> list[dict[str, Any]]:
+    """What the ``zarr.json`` of a stored group may contain if its content is that of a new one.
+
+    Groups of earlier versions declare no conventions, and are repaired as they were written. If the stored
+    ``zarr.json`` cannot be read, both forms are possible.
+
+    Args:
+        storage, relpath: where the stored group is.
+        group: content of the new group's ``zarr.json``.
+    """
+    attributes = {key: value for key, value in group["attributes"].items() if key != CONVENTIONS_KEY}
+    undeclared = {**group, "attributes": attributes}
+    try:
+        stored = expect(dict, parse_json(storage.read(f"{relpath}/{ZARR_JSON}")), "the document")
+        declares = CONVENTIONS_KEY in expect(dict, stored.get("attributes", {}), "attributes")
+    except (OSError, ValueError, CorruptChunkError):
+        return [group, undeclared]
+    return [group if declares else undeclared]

@@ -148,8 +148,8 @@ def _write(writer: GroupWriter, source: SampleSource, sample: SourceSample, repa
         return unchanged(source.load_mesh(sample, canonical))
 
     fields = [file for canonical, file in source.description.fields.items() if canonical in sample.files]
-    # A file of several arrays is loaded once for all its fields. A group that exists may need them twice.
-    ahead = not is_local(source.url) and not sample.choices and repair is None
+    # A file of several arrays is loaded once for all its fields.
+    ahead = not is_local(source.url) and not sample.choices
     names = [file.field.canonical for file in fields]
     content = SampleContent(
         sample.sample_id,
@@ -165,8 +165,6 @@ def _write(writer: GroupWriter, source: SampleSource, sample: SourceSample, repa
             if choice.keep_mesh
         },
     )
-    if repair is not None and not repair.relpath:
-        repair = Repair(writer.relpath(sample.sample_id, sample.fingerprint))
     with Uploads(writer.storage) as uploads, loaded_ahead(load, names) if ahead else nullcontext(load) as next_field:
         return writer.write_sample(replace(content, load=next_field), repair=repair, uploads=uploads)
 

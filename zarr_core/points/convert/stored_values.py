@@ -1,10 +1,10 @@
-"""Validates a source tensor and casts it to blocks of stored values."""
+"""Validates a source tensor, casts it to blocks of stored values, and writes them as the array of a field."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -12,9 +12,11 @@ from zarr_core._util.plain_arrays import plain_tensor
 from zarr_core.errors import SampleError
 from zarr_core.format.array_metadata import ArrayLayout
 from zarr_core.format.bounds import ErrorBound, integers_for, scale_for, to_multiples
-from zarr_core.format.moments import FieldMoments
+from zarr_core.format.moments import FieldMoments, MomentsAccumulator
 from zarr_core.format.names import FieldName
 from zarr_core.format.rounding import MAX_RMS, RoundingAccumulator, RoundingError
+from zarr_core.format.shards import encode_shard
+from zarr_core.points.store.mesh import Write
 from zarr_core.sources.left_out import note
 
 if TYPE_CHECKING:
@@ -27,6 +29,69 @@ _DIFFERENCE_POINTS = 32_768
 # Bytes that are gathered at a time. A worker needs this memory in addition to the tensor and the permutation.
 _SLAB_BYTES = 32 * 2**20
 _SOURCE_DTYPES = ("float16", "bfloat16", "float32", "float64", "uint8", "int8", "int16", "int32", "int64")
+
+
+class WrittenArray(NamedTuple):
+    """What was written of a field: the bytes of its array, those of each encoded chunk, and what was measured."""
+
+    size: int
+    lengths: list[int]
+    moments: FieldMoments
+    rounding: RoundingError
+
+
+def write_array(
+    sample_id: str,
+    name: FieldName,
+    layout: ArrayLayout,
+    values: torch.Tensor,
+    permutation: np.ndarray,
+    path: str,
+    write: Write,
+) -> WrittenArray:
+    """Write the array of a field: gathered, cast, encoded, and measured on the way.
+
+    Args:
+        sample_id, name: of the field.
+        layout: of the array.
+        values: (n_points, dim), in the order of the source.
+        permutation: the rows in the stored order.
+        path: of the array.
+        write: writes its shards, or its chunks if it has no shards.
+
+    Raises:
+        SampleError: the values are not finite, or rounding changes them too much.
+    """
+    lengths: list[int] = []
+    sums = MomentsAccumulator()
+    exact = layout.codec.scale is None and _is_lossless(values, layout.dtype)
+    rounding = None if exact else RoundingAccumulator(layout.dim)
+
+    def chunks(rows: np.ndarray) -> Iterator[np.ndarray]:
+        for points in stored_blocks(values, rows, layout, rounding):
+            sums.add(points)
+            for start in range(0, len(points), layout.chunk_points):
+                yield points[start : start + layout.chunk_points]
+
+    size = 0
+    if layout.sharded:
+        for shard in range(layout.n_shards):
+            rows = permutation[shard * layout.shard_points : (shard + 1) * layout.shard_points]
+            size += write(f"{path}/{layout.shard_key(shard)}", encode_shard(layout, chunks(rows), lengths))
+    else:
+        for number, points in enumerate(chunks(permutation)):
+            size += write(f"{path}/{layout.shard_key(number)}", encode_shard(layout, [points], lengths))
+    moments = sums.result()
+    if not np.isfinite([moments.min, moments.max]).all():
+        raise _not_finite(sample_id, name, layout, values)
+    if not moments.is_finite:
+        largest = max(moments.max.max(), -moments.min.min())
+        reason = f"largest value {largest:.6g} is so large that its square is infinite"
+        raise SampleError(sample_id, name.canonical, reason, "repair the source, or leave the sample out")
+    error = RoundingError.none(layout.dim)
+    if rounding is not None:
+        error = checked_rounding(sample_id, name, layout, values, rounding, moments)
+    return WrittenArray(size, lengths, moments, error)
 
 
 def as_points(sample_id: str, name: FieldName, values: torch.Tensor) -> torch.Tensor:
@@ -53,7 +118,7 @@ def as_points(sample_id: str, name: FieldName, values: torch.Tensor) -> torch.Te
     return values[:, None] if values.ndim == 1 else values
 
 
-def is_lossless(values: torch.Tensor, dtype: str) -> bool:
+def _is_lossless(values: torch.Tensor, dtype: str) -> bool:
     """Whether a stored dtype holds every value of the source's dtype."""
     source = str(values.dtype).removeprefix("torch.")
     # NumPy has no bfloat16. Its exponents are those of float32.
@@ -160,7 +225,7 @@ def _bits(values: torch.Tensor) -> np.ndarray:
     return (values.view(torch.int16) if values.dtype is torch.bfloat16 else values).numpy()
 
 
-def not_finite(sample_id: str, name: FieldName, layout: ArrayLayout, values: torch.Tensor) -> SampleError:
+def _not_finite(sample_id: str, name: FieldName, layout: ArrayLayout, values: torch.Tensor) -> SampleError:
     """The error for stored values that are not finite: either the source's are not, or the stored dtype overflowed."""
     bad = int((~values.isfinite()).sum())
     if bad:

@@ -29,9 +29,8 @@ from zarr_core.format.object_names import (
 from zarr_core.format.packed import SUFFIX, Archive
 from zarr_core.format.shards import pack_lengths
 from zarr_core.format.shuffle import shuffle_permutation
-from zarr_core.points.convert.array_writer import ArrayWriter
-from zarr_core.points.convert.comparison import GroupComparison
-from zarr_core.points.convert.stored_values import as_points, bounded
+from zarr_core.points.convert.comparison import ComparedGroup, stored_forms
+from zarr_core.points.convert.stored_values import as_points, bounded, write_array
 from zarr_core.points.store.group import GROUP_FORMAT, entry_of, group_of, head_of, is_complete
 from zarr_core.points.store.manifest import Quarantine, SampleEntry
 from zarr_core.points.store.mesh import Write, write_mesh
@@ -52,13 +51,8 @@ _NAMES = 4
 _REFUSAL = TypeAdapter(Quarantine)
 
 
-@dataclass(frozen=True)
-class Unfinished:
-    """Objects in the folder of a group that is not complete: its conversion runs or was killed, or it is damaged."""
-
-
 class Repair(NamedTuple):
-    """A group that a sample may have already.
+    """A group that may be there already: not complete, because its conversion runs or was killed, or damaged.
 
     Attributes:
         relpath: its path; "" for that of the group's name.
@@ -123,14 +117,8 @@ class GroupWriter:
         """Path of the group of a sample made from these source files: the first of its names that is not tombstoned.
 
         A suspended garbage collector may still delete objects below a tombstoned name, so nothing is written there.
-
-        Args:
-            sample_id: id of the sample.
-            fingerprint: of the source files.
-            content: digest of the group's content, if another group of these source files has other content.
-
-        Raises:
-            StoreError: all names are tombstoned.
+        Raises StoreError if all names are tombstoned. ``content`` is the digest of the group's content, if another
+        group of these source files has other content.
         """
         for path in self._relpaths(sample_id, fingerprint, content):
             if not self.retention.is_tombstoned(path):
@@ -157,21 +145,22 @@ class GroupWriter:
         Args:
             content: the sample.
             repair: a group of the sample that may exist. Its damaged and missing objects are written, all others stay
-                as they are. If it has other content, the sample is written to another path. Either way every field is
-                loaded again. None: nothing is at the path of the sample's group.
+                as they are. If it has other content, the sample is written to another path. None: nothing is at the
+                path of the sample's group.
             uploads: writes a new group's objects, several at a time; the group is complete when it has finished.
 
         Raises:
             SampleError: a field is empty, misaligned, of the wrong width, not finite, does not fit its stored dtype, or
                 would lose too much by rounding (:mod:`zarr_core.format.rounding`).
         """
-        is_new = repair is None
-        repair = repair or Repair(self.relpath(content.sample_id, content.fingerprint))
-        relpath = repair.relpath
-        if not is_new and self._holds_objects(relpath):
-            return self._pack_over(content, repair) if is_archive(relpath) else self._write_over(content, relpath)
+        relpath, head = repair or Repair()
+        relpath = relpath or self.relpath(content.sample_id, content.fingerprint)
+        if repair is not None and self._holds_objects(relpath):
+            return (
+                self._pack_over(content, relpath, head) if is_archive(relpath) else self._write_over(content, relpath)
+            )
         if is_archive(relpath):
-            return self._write_packed(content, repair)
+            return self._write_packed(content, relpath, head)
         write = (uploads or self.storage).write
         group = self._write_arrays(content, relpath, write, {})
         if uploads is not None:
@@ -179,73 +168,60 @@ class GroupWriter:
         write(f"{relpath}/{ZARR_JSON}", [to_json(group)])
         return entry_of(relpath, group)
 
-    def _write_packed(self, content: SampleContent, repair: Repair) -> SampleEntry:
+    def _write_packed(self, content: SampleContent, relpath: str, head: int) -> SampleEntry:
         """Write a sample as one object."""
-        relpath = repair.relpath
         with Packing(relpath) as packing:
             group = self._write_arrays(content, relpath, packing.write, {})
-            forms = GroupComparison(self.storage, relpath).forms(group) if repair.head else [group]
-            archive = _archives(packing, content, forms, repair.head)[0]
+            forms = stored_forms(self.storage, relpath, group) if head else [group]
+            archive = _archives(packing, content, forms, head)[0]
             self.storage.write(relpath, packing.pieces(archive))
         return entry_of(relpath, group, len(archive.head))
 
-    def _pack_over(self, content: SampleContent, repair: Repair) -> SampleEntry:
+    def _pack_over(self, content: SampleContent, relpath: str, head: int) -> SampleEntry:
         """Repair an archive if it has this content; otherwise write the sample to another path."""
-        relpath = repair.relpath
-        with on_this_machine(self.storage, relpath) as place, Packing(relpath) as packing:
-            stored = GroupComparison(place, relpath)
-
-            def write(name: str, pieces: Iterable[bytes]) -> int:
-                data = b"".join(pieces)
-                stored.compare(name, [data])
-                return packing.write(name, [data])
-
-            group = self._write_arrays(content, relpath, write, stored.layouts)
+        with on_this_machine(self.storage, relpath) as place, ComparedGroup(place, relpath) as made:
+            group = self._write_arrays(content, relpath, made.write, made.layouts)
             path = relpath
-            for archive in _archives(packing, content, stored.forms(group), repair.head):
+            for archive in _archives(made, content, stored_forms(place, relpath, group), head):
                 # Without its head, only the bytes after it tell what an archive holds.
-                after_head = is_stored(place, relpath, len(archive.head), packing.pieces(archive))
-                if after_head or was_cut_off(place, relpath, packing.pieces(archive)):
+                after_head = is_stored(place, relpath, len(archive.head), made.pieces(archive))
+                if after_head or was_cut_off(place, relpath, made.pieces(archive)):
                     break
             else:
-                path, _ = self._path_of(content, relpath, stored, group)
+                path = self._path_of(content, made, group)
                 if path != relpath:
-                    repair, stored = Repair(path), GroupComparison(self.storage, path)
-                archive = _archives(packing, content, stored.forms(group), repair.head)[0]
-            if not is_stored(place if path == relpath else self.storage, path, 0, packing.pieces(archive)):
-                self.storage.write(path, packing.pieces(archive))
+                    place, head = self.storage, 0
+                archive = _archives(made, content, stored_forms(place, path, group), head)[0]
+            if not is_stored(place, path, 0, made.pieces(archive)):
+                self.storage.write(path, made.pieces(archive))
         return entry_of(path, group, len(archive.head))
 
     def _write_over(self, content: SampleContent, relpath: str) -> SampleEntry:
         """Repair the group at a path if it has this content; otherwise write the sample to another path."""
-        stored = GroupComparison(self.storage, relpath)
-        group = self._write_arrays(content, relpath, stored.compare, stored.layouts)
-        path, same = self._path_of(content, relpath, stored, group)
-        group = GroupComparison(self.storage, path).forms(group)[0]
-        stored.compare(f"{relpath}/{ZARR_JSON}", [to_json(group)])
-        if not same or stored.differs:
-            self._write_arrays(content, path, self._repair, {})
-            self._repair(f"{path}/{ZARR_JSON}", [to_json(group)])
+        with ComparedGroup(self.storage, relpath) as made:
+            group = self._write_arrays(content, relpath, made.write, made.layouts)
+            path = self._path_of(content, made, group)
+            group = stored_forms(self.storage, path, group)[0]
+            for name, differs in made.differs.items():
+                if differs or path != relpath:
+                    self._repair(f"{path}/{name}", made.read(name))
+        self._repair(f"{path}/{ZARR_JSON}", [to_json(group)])
         return entry_of(path, group)
 
-    def _path_of(
-        self, content: SampleContent, relpath: str, stored: GroupComparison, group: dict[str, Any]
-    ) -> tuple[str, bool]:
-        """The path of a new group: that of the stored one if it has the same content, which the second value tells.
+    def _path_of(self, content: SampleContent, made: ComparedGroup, group: dict[str, Any]) -> str:
+        """The path of a new group: that of the stored one if it has the same content.
 
         Otherwise the new group records the digest of its content.
         """
-        made = stored.content(group)
-        if relpath in self._relpaths(content.sample_id, content.fingerprint):
-            same = stored.is_same(group)
-            made = "" if same else made
+        other = made.content(group)
+        if made.relpath in self._relpaths(content.sample_id, content.fingerprint):
+            same = made.is_same(group)
+            other = "" if same else other
         else:  # the path itself tells the content
-            same = relpath in self._relpaths(content.sample_id, content.fingerprint, made)
-        if made:
-            group["attributes"][ATTRIBUTES_KEY]["content"] = made
-        if not same:
-            relpath = self.relpath(content.sample_id, content.fingerprint, made)
-        return relpath, same
+            same = made.relpath in self._relpaths(content.sample_id, content.fingerprint, other)
+        if other:
+            group["attributes"][ATTRIBUTES_KEY]["content"] = other
+        return made.relpath if same else self.relpath(content.sample_id, content.fingerprint, other)
 
     def _holds_objects(self, relpath: str) -> bool:
         """Whether there is any object of a group at a path, besides an earlier refusal."""
@@ -279,14 +255,14 @@ class GroupWriter:
                 raise SampleError(content.sample_id, name.canonical, reason, way_out)
             layout = self._layout(content.sample_id, file, values)
             arrays[name.array_name] = layout
-            array = ArrayWriter(content.sample_id, name, layout, values)
-            stored[name.canonical] = array.write(permutation, f"{relpath}/{name.array_name}", write)
-            measured = array.check()
-            moments[name.canonical] = measured[0].to_json()
-            rounding[name.canonical] = measured[1].to_json()
+            path = f"{relpath}/{name.array_name}"
+            array = write_array(content.sample_id, name, layout, values, permutation, path, write)
+            stored[name.canonical] = array.size
+            moments[name.canonical] = array.moments.to_json()
+            rounding[name.canonical] = array.rounding.to_json()
             if layout.sharded and max(array.lengths) < 2**32:  # otherwise readers use the shard index
                 chunk_bytes[name.array_name] = pack_lengths(array.lengths)
-            del values, array
+            del values
             if domain in content.meshes and file is last_fields[domain]:
                 meshes[domain] = write_mesh(write, relpath, domain, content.meshes[domain]())
         attributes = {
@@ -332,11 +308,11 @@ class GroupWriter:
         self.storage.write(name, [to_json(asdict(quarantine))])
         return quarantine
 
-    def find(self, sample_id: str, fingerprint: str) -> SampleEntry | Quarantine | Unfinished | None:
-        """The result of an earlier attempt: a complete group, a refusal, or something else; None without any."""
+    def find(self, sample_id: str, fingerprint: str) -> SampleEntry | Quarantine | Repair | None:
+        """The result of an earlier attempt: a complete group, a refusal, or objects to repair; None without any."""
         # Without any garbage collection, a group always has the first of its names.
         names = self._relpaths(sample_id, fingerprint)[: _NAMES if self.retention.collections else 1]
-        found: Unfinished | None = None
+        found: Repair | None = None
         for path in names:
             result = None if self.retention.is_tombstoned(path) else self._find(path, fingerprint)
             if isinstance(result, SampleEntry | Quarantine):
@@ -344,7 +320,7 @@ class GroupWriter:
             found = found or result
         return found
 
-    def _find(self, relpath: str, fingerprint: str) -> SampleEntry | Quarantine | Unfinished | None:
+    def _find(self, relpath: str, fingerprint: str) -> SampleEntry | Quarantine | Repair | None:
         wanted = (fingerprint, self.settings.digest)
         if is_archive(relpath):  # of a new sample: one request
             names = self.storage.list(relpath.rpartition("/")[0])
@@ -357,20 +333,20 @@ class GroupWriter:
                 return None
             group = parse_json(self.storage.read(f"{relpath}/{ZARR_JSON}"))
             if not is_complete(self.storage, relpath, group, sizes):
-                return Unfinished()
+                return Repair()
             written = entry_of(relpath, group, head_of(sizes, relpath))
-            return written if (written.fingerprint, written.settings) == wanted else Unfinished()
+            return written if (written.fingerprint, written.settings) == wanted else Repair()
         except FileNotFoundError:
-            unfinished = Unfinished() if sizes else None
+            unfinished = Repair() if sizes else None
         except (ValueError, StoreError, CorruptChunkError):
-            unfinished = Unfinished()  # damaged by a crash or a disk: convert again
+            unfinished = Repair()  # damaged by a crash or a disk: convert again
         try:
             refusal = parse_model(_REFUSAL, self.storage.read(_refusal_name(relpath)))
         except FileNotFoundError:
             return unfinished
         except ValueError:
-            return Unfinished()
-        return refusal if (refusal.fingerprint, refusal.settings) == wanted else Unfinished()
+            return Repair()
+        return refusal if (refusal.fingerprint, refusal.settings) == wanted else Repair()
 
     def _repair(self, name: str, pieces: Iterable[bytes]) -> int:
         """Write an object, unless it has these bytes already; returns their number."""

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from tempfile import SpooledTemporaryFile, TemporaryDirectory
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -32,7 +32,7 @@ class Packing:
         self._places: dict[str, int] = {}
         self._file = SpooledTemporaryFile(_IN_MEMORY)  # noqa: SIM115  # closed by __exit__
 
-    def __enter__(self) -> Packing:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
