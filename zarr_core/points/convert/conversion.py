@@ -316,28 +316,27 @@ def _shared(job: ConversionJob, result: ConversionResult) -> ConversionResult:
     return result
 
 
-def _overlapping(tasks: Sequence[Task]) -> int:
-    """How many samples this process converts at a time: as many as the largest of them would let it."""
-    largest = max((sample.n_bytes for sample, _ in tasks), default=0)
-    return min(len(tasks), _OVERLAPPING, _OVERLAPPING_BYTES // max(largest, 1))
-
-
 def _convert_here(job: ConversionJob, tasks: Sequence[Task], seconds: float) -> Iterator[ConversionResult]:
     """Convert samples in this process; in threads, some wait for a network while others are encoded."""
     source, writer = job.selection.source, job.writer
-    together = 1 if is_local(source.url) and writer.storage.is_local else _overlapping(tasks)
+    # As many at a time as the largest of them would let it.
+    largest = max((sample.n_bytes for sample, _ in tasks), default=0)
+    together = min(len(tasks), _OVERLAPPING, _OVERLAPPING_BYTES // max(largest, 1))
+    if is_local(source.url) and writer.storage.is_local:
+        together = 1
 
     def convert_one(task: Task) -> ConversionResult:
         sample, repair = task
         return convert_sample(writer, source, sample, job.request.retry_quarantined, repair, seconds)
 
-    if together <= 1:
-        yield from map(convert_one, tasks)
-        return
-    with ThreadPoolExecutor(together, thread_name_prefix="zarr_core.convert") as threads:
-        yield from map_in_processes(
-            convert_one, tasks, 1, lambda task, error: failure(task[0].sample_id, error), threads
-        )
+    def failed(task: Task, error: Exception) -> ConversionResult:
+        return failure(task[0].sample_id, error)
+
+    with ExitStack() as cleanup:
+        threads = None
+        if together > 1:
+            threads = cleanup.enter_context(ThreadPoolExecutor(together, thread_name_prefix="zarr_core.convert"))
+        yield from map_in_processes(convert_one, tasks, 1, failed, threads)
 
 
 def _with_progress(results: Iterable[ConversionResult], total: int) -> Iterator[ConversionResult]:

@@ -38,11 +38,7 @@ class ConversionJob:
 
     @classmethod
     def open(cls, request: ConversionRequest, found: FoundSamples | None = None) -> ConversionJob:
-        """Compare a request with its store, then list its source.
-
-        Args:
-            request: what is asked.
-            found: a listing of the source that was just made. By default, the source is listed.
+        """Compare a request with its store, then list its source, unless that was just done (``found``).
 
         Raises:
             SourceError: the source cannot be used, or holds nothing to convert; a setting is invalid.
@@ -81,14 +77,6 @@ class ConversionJob:
         """Whether an entry of the manifest was made from these source files with these settings."""
         wanted = (sample.fingerprint, self.writer.settings.digest)
         return entry is not None and (entry.fingerprint, entry.settings) == wanted
-
-    def committed_fingerprint(self, current: StoreManifest | None, sample_id: str) -> str:
-        """Source of a committed sample, or of a refusal that came after the job was opened; "" without any."""
-        entry = current.samples.get(sample_id) if current else None
-        refusal = current.quarantine.get(sample_id) if current else None
-        if refusal is not None and refusal != self.refused.get(sample_id):
-            return refusal.fingerprint
-        return "" if entry is None else entry.fingerprint
 
 
 def check_dataset(storage: Storage, manifest: StoreManifest | None, kind: str, name: str | None) -> None:

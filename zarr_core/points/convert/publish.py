@@ -144,10 +144,7 @@ def check_vanished(job: ConversionJob) -> None:
 def commit_results(job: ConversionJob, pending: Pending, *, retire: bool = True) -> PublishReport:
     """Commit results of the selected samples, and the splits and split files that the source has now.
 
-    Args:
-        job: the conversion.
-        pending: its results.
-        retire: retire the samples that vanished, if that was requested; False in the middle of a conversion.
+    Samples that vanished are retired if that was requested, but not in the middle of a conversion (``retire=False``).
 
     Raises:
         RetirementError: more samples vanished than may be retired. None is retired; everything else is committed.
@@ -181,9 +178,16 @@ def commit_results(job: ConversionJob, pending: Pending, *, retire: bool = True)
             pending = pending.without(gone)
             collected += gone
     _remove_stale_documents(storage, attempts[-1])
-    if attempts[-1].excess:
-        raise _too_many_vanished(job, attempts[-1])
-    return _report(job.request, attempts[-1], manifest, collected)
+    last = attempts[-1]
+    if last.excess:
+        total = len(last.before.samples) if last.before else 0
+        raise RetirementError(
+            f"{len(last.excess)} of {total} samples of {storage.url} are no longer at the source "
+            f"({some(sorted(last.excess))}): more than max_retired_share={job.request.max_retired_share:g} allows. "
+            "None was retired, everything else is committed. If they are gone for good: --max-retired-share 1 "
+            "(max_retired_share=1)"
+        )
+    return _report(job.request, last, manifest, collected)
 
 
 def _attempt(job: ConversionJob, pending: Pending, current: StoreManifest | None, retire: bool) -> _Attempt:
@@ -300,17 +304,6 @@ def vanished_samples(
     return (set(), stored) if len(stored) > most else (vanished, set())
 
 
-def _too_many_vanished(job: ConversionJob, attempt: _Attempt) -> RetirementError:
-    excess = sorted(attempt.excess)
-    total = len(attempt.before.samples) if attempt.before else 0
-    return RetirementError(
-        f"{len(excess)} of {total} samples of {job.writer.storage.url} are no longer at the source "
-        f"({', '.join(excess[:3])}{', ...' if len(excess) > 3 else ''}): more than "
-        f"max_retired_share={job.request.max_retired_share:g} allows. None was retired, everything else is committed. "
-        "If they are gone for good: --max-retired-share 1 (max_retired_share=1)"
-    )
-
-
 def _report(
     request: ConversionRequest, attempt: _Attempt, manifest: StoreManifest, collected: list[str]
 ) -> PublishReport:
@@ -409,11 +402,16 @@ def _stale(pending: Pending, current: StoreManifest | None, job: ConversionJob) 
     Fingerprints have no order, so the source decides: its current state is the newer one. If the source has both (two
     copies of a dataset) or cannot be read, the later commit wins.
     """
-    stale = []
+    stale: list[str] = []
+    if current is None:
+        return stale
     results: dict[str, SampleEntry | Quarantine] = {**pending.written, **pending.refused}
     for sample_id, result in results.items():
-        other = job.committed_fingerprint(current, sample_id)
-        if not other or other == result.fingerprint:
+        other: SampleEntry | Quarantine | None = current.samples.get(sample_id)
+        refusal = current.quarantine.get(sample_id)
+        if refusal != job.refused.get(sample_id):
+            other = refusal or other  # it came after the job was opened
+        if other is None or other.fingerprint in ("", result.fingerprint):
             continue
         sample = job.selection.samples.get(sample_id)
         if sample is not None and _has_changed(job.selection.source, sample):
@@ -423,10 +421,10 @@ def _stale(pending: Pending, current: StoreManifest | None, job: ConversionJob) 
                 "stays; run again to convert the current source",
                 sample_id,
                 result.fingerprint,
-                other,
+                other.fingerprint,
             )
         elif sample_id in pending.written:
-            logger.info("%s: source %s replaces %s", sample_id, result.fingerprint, other)
+            logger.info("%s: source %s replaces %s", sample_id, result.fingerprint, other.fingerprint)
     return stale
 
 

@@ -19,8 +19,7 @@ from zarr_core.points.store.manifest import StoreManifest
 from zarr_core.points.store.settings import ConversionSettings
 from zarr_core.sources.aero import AeroDataset
 from zarr_core.sources.description import SourceDescription
-from zarr_core.sources.resolve import describe_filemap, resolve_kind
-from zarr_core.sources.selection import DatasetKind
+from zarr_core.sources.resolve import describe_filemap
 from zarr_core.storage import Storage
 
 logger = logging.getLogger(__name__)
@@ -87,12 +86,7 @@ class ZarrStoreWriter:
         return load_if_any(self.storage) or StoreManifest(self.dataset_name or "")
 
     def write_sample(self, sample_id: str, field_arrays: Mapping[str, Any]) -> ConversionResult:
-        """Write and commit one sample; errors and result as for :func:`zarr_core.write_sample`.
-
-        Args:
-            sample_id: id of the sample.
-            field_arrays: by canonical name of the field, (points,) or (points, components).
-        """
+        """Write and commit one sample; arguments, errors and result as for :func:`zarr_core.write_sample`."""
         root, name = self.storage.root, self.dataset_name
         return write_sample(root, sample_id, field_arrays, kind=self.kind, dataset_name=name, **self.settings)
 
@@ -121,8 +115,7 @@ def convert_aero_dataset(
         SourceError: the object cannot be converted, or each of its samples was refused.
         StoreError: the store cannot be used, or has other settings.
     """
-    _check_writer(writer)
-    return _convert(dataset, writer, max_workers, limit)
+    return _convert(dataset, None, writer, max_workers, limit)
 
 
 def convert_fsspec_source(
@@ -136,28 +129,22 @@ def convert_fsspec_source(
             :func:`~zarr_core.convert.convert`.
         writer, max_workers, limit: as for :func:`convert_aero_dataset`.
     """
-    _check_writer(writer)
-    if isinstance(filemap, str | SourceDescription | type):
-        description = resolve_kind(filemap)
-    else:
-        description = describe_filemap(writer.dataset_name or _KIND, filemap)
-    return _convert(description, writer, max_workers, limit, source_url)
+    return _convert(filemap, source_url, writer, max_workers, limit)
 
 
-def _check_writer(writer: object) -> None:
+def _convert(
+    source: Any, source_url: str | None, writer: ZarrStoreWriter, workers: int, limit: int | None
+) -> ConversionReport:
+    """Convert a dataset object, or the files of a file map or a kind, and say what was left out as Noether does."""
     if not isinstance(writer, ZarrStoreWriter):
         raise SourceError(
             f"the writer is a {type(writer).__name__}; the arguments are (dataset, writer) and "
             "(source_url, filemap, writer)"
         )
-
-
-def _convert(
-    kind: DatasetKind, writer: ZarrStoreWriter, workers: int, limit: int | None, source_url: str | None = None
-) -> ConversionReport:
-    """Convert, and say what was left out as Noether does."""
+    if source_url is not None and not isinstance(source, str | SourceDescription | type):
+        source = describe_filemap(writer.dataset_name or _KIND, source)
     request = ConversionRequest(
-        kind,
+        source,
         writer.storage.root,
         source_url=source_url,
         limit=limit,
