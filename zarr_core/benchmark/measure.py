@@ -17,7 +17,7 @@ from zarr_core.errors import ZarrCoreError
 from zarr_core.points.read.reader import ZarrChunkReader
 from zarr_core.points.verify.source import ComparedSource
 from zarr_core.sources.formats.files import path_of
-from zarr_core.sources.recorded import RecordedSample
+from zarr_core.sources.recorded import RecordedSample, record
 from zarr_core.storage.byte_ranges import CountingObjects, open_objects
 
 
@@ -55,9 +55,11 @@ class MeasuredSample:
 def locate_sample(reader: ZarrChunkReader, source: ComparedSource, sample_id: str) -> MeasuredSample | None:
     """The sample with its source files; None if they no longer exist."""
     fields = tuple(reader.manifest.fields_of(sample_id))
-    recorded = source.of(sample_id, reader.manifest.samples[sample_id])
-    if recorded is None:
+    recorded: Mapping[str, Any] = {}
+    if reader.manifest.samples[sample_id].is_ours:
         recorded = reader.read_attributes(sample_id).get("source", {})
+    elif sample_id in source.found:
+        recorded = record(source.found[sample_id])
     sample = source.files.sample(sample_id, recorded)
     if sample is None:
         return None

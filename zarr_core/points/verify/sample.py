@@ -5,8 +5,8 @@ from __future__ import annotations
 import copy
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from contextlib import nullcontext
+from typing import Any
 
 import numpy as np
 
@@ -26,31 +26,13 @@ from zarr_core.points.store.group import (
     source_points,
     stored_bytes,
 )
-from zarr_core.points.store.manifest import ArrayColumn, DomainGrid, SampleEntry, StoreManifest
+from zarr_core.points.store.manifest import ArrayColumn, DomainGrid, DomainLayout, SampleEntry
 from zarr_core.points.store.mesh import mesh_bytes, mesh_names, read_meshes
 from zarr_core.points.store.packing import on_this_machine
-from zarr_core.points.verify.parameters import compare_parameters
 from zarr_core.points.verify.report import FieldTally, SampleFindings
-from zarr_core.points.verify.source import ComparedSource, Comparison, SourceFiles
-from zarr_core.sources.sample import SourceSample
+from zarr_core.points.verify.source import ComparedSource, Comparison, Item, SourceFiles
 from zarr_core.storage import Storage
 from zarr_core.storage.temporary import strip_temp_suffix
-
-
-class Item(NamedTuple):
-    """A sample to check, and what its source is compared by; both are None without a source.
-
-    Attributes:
-        sample_id, entry: id and manifest entry.
-        listed: if another program wrote it, what a conversion would record of its files.
-        at_source: the sample as a conversion would find it.
-    """
-
-    sample_id: str
-    entry: SampleEntry
-    listed: Mapping[str, Any] | None = None
-    at_source: SourceSample | None = None
-
 
 # Bytes of an entry's header and padding, at most.
 _MAX_HEADER = 1 << 16
@@ -58,30 +40,21 @@ _MAX_HEADER = 1 << 16
 _CRC32 = slice(14, 18)
 
 
-@dataclass(frozen=True)
-class Columns:
-    """The part of the manifest that all samples share. Small, because every task of a worker process carries it."""
-
-    shuffle_seed: int
-    domains: Mapping[str, Mapping[str, ArrayColumn]]
-
-    @classmethod
-    def of(cls, manifest: StoreManifest) -> Columns:
-        """From a manifest."""
-        return cls(manifest.shuffle_seed, {name: dict(domain.arrays) for name, domain in manifest.domains.items()})
-
-
-def check_sample(storage: Storage, source: ComparedSource | None, columns: Columns, item: Item) -> SampleFindings:
-    """Check one sample, and compare it with its source if that is given."""
-    entry = item.entry
-    found = SampleFindings(item.sample_id)
+def check_sample(
+    storage: Storage,
+    source: ComparedSource | None,
+    shuffle_seed: int,
+    domains: Mapping[str, DomainLayout],
+    item: Item,
+) -> SampleFindings:
+    """Check one sample of a manifest with this seed and these domains, and compare it with its source if given."""
+    entry, found = item.entry, SampleFindings(item.sample_id)
     try:
-        if not entry.head:
-            _SampleCheck(storage, columns, entry, found).run(source, item)
-            return found
-        with on_this_machine(storage, entry.relpath) as place:
-            if check_archive(place, entry.relpath, entry.head, found):
-                _SampleCheck(place, columns, entry, found).run(source, item)
+        with on_this_machine(storage, entry.relpath) if entry.head else nullcontext(storage) as place:
+            if not entry.head or check_archive(place, entry.relpath, entry.head, found):
+                group = _read_json(place, f"{entry.relpath}/{ZARR_JSON}", "", found)
+                if group is not None:
+                    _SampleCheck(place, entry, group, found).run(source, shuffle_seed, domains, item)
     except FileNotFoundError:
         found.add("", f"{entry.relpath} is missing")
     except ValueError as error:  # metadata is untrusted JSON
@@ -109,33 +82,28 @@ class _SampleCheck:
         expected: names of the objects that belong to the sample.
     """
 
-    def __init__(self, storage: Storage, columns: Columns, entry: SampleEntry, found: SampleFindings) -> None:
-        self.storage, self.columns, self.entry, self.found = storage, columns, entry, found
-        self.group: dict[str, Any] = {}
-        self.recorded: dict[str, Any] = {}
-        self.source_points: dict[str, int] = {}
-        self.objects: dict[str, int] = {}
-        self.expected = {f"{entry.relpath}/{name}" for name in (ZARR_JSON, QUARANTINE)}  # the latter from earlier
-
-    def run(self, source: ComparedSource | None, item: Item) -> None:
-        """Check the sample; compare it with its source if that is given. The problems are added to the findings."""
-        group = self._read_json(f"{self.entry.relpath}/{ZARR_JSON}", "")
-        if group is None:
-            return
-        self.group = group
+    def __init__(self, storage: Storage, entry: SampleEntry, group: dict[str, Any], found: SampleFindings) -> None:
+        self.storage, self.entry, self.group, self.found = storage, entry, group, found
         attributes = expect(dict, group.get("attributes", {}), "attributes")
         self.recorded = expect(dict, attributes.get(ATTRIBUTES_KEY, {}), f"attribute {ATTRIBUTES_KEY!r}")
         self.source_points = source_points(self.recorded)
-        self.objects = self.storage.list(self.entry.relpath)
-        self._check_attributes()
+        self.objects = storage.list(entry.relpath)
+        self.expected = {f"{entry.relpath}/{name}" for name in (ZARR_JSON, QUARANTINE)}  # the latter from earlier
+
+    def run(
+        self, source: ComparedSource | None, shuffle_seed: int, domains: Mapping[str, DomainLayout], item: Item
+    ) -> None:
+        """Check the sample; compare it with its source if that is given. The problems are added to the findings."""
+        if self.entry.is_ours:  # another program recorded nothing
+            self._check_attributes()
         files = None
         if source is not None:
-            files = SourceFiles.find(source.files, self.found, self.recorded, self.columns.shuffle_seed, item.listed)
+            files = SourceFiles.find(source, item, self.recorded, shuffle_seed, self.found)
             # Another program recorded no parameters. Without files, there is a problem that says so.
             if self.entry.is_ours and files is not None:
-                compare_parameters(self.recorded, source.tree, item.at_source, self.found)
+                source.compare_parameters(self.recorded, item.at_source, self.found)
         for domain in self.entry.domains:
-            self._check_domain(domain, files)
+            self._check_domain(domain, domains, files)
         total = sum(tally.bytes for tally in self.found.fields.values())
         if self.entry.is_ours and not self.found.problems and self.entry.bytes != total:
             self.found.add("", f"its arrays have {total:,} bytes, the manifest says {self.entry.bytes:,}")
@@ -146,8 +114,6 @@ class _SampleCheck:
                 self.found.add("", f"{name} belongs to no array of the manifest")
 
     def _check_attributes(self) -> None:
-        if not self.entry.is_ours:
-            return  # another program wrote the group and recorded nothing
         said = {
             "sample_id": self.found.sample_id,
             "fingerprint": self.entry.fingerprint,
@@ -157,12 +123,12 @@ class _SampleCheck:
             if self.recorded.get(key) != value:
                 self.found.add("", f"its group's {key} is {self.recorded.get(key)!r}, the manifest says {value!r}")
 
-    def _check_domain(self, domain: str, files: SourceFiles | None) -> None:
+    def _check_domain(self, domain: str, domains: Mapping[str, DomainLayout], files: SourceFiles | None) -> None:
         """Check the arrays of a domain, and compare them with their files if these are given."""
         self.expected.add(f"{self.entry.relpath}/{domain}/{ZARR_JSON}")
-        if domain not in self.columns.domains:
+        if domain not in domains:
             self.found.add("", f"the manifest lists no arrays of its domain {domain!r}")
-        columns = self.columns.domains.get(domain, {})
+        columns = domains[domain].arrays if domain in domains else {}
         if self.entry.fields is not None:
             columns = {name: column for name, column in self.entry.fields.items() if name in columns}
         for name, column in columns.items():
@@ -183,16 +149,6 @@ class _SampleCheck:
                 pass
         except CorruptChunkError as error:
             self.found.add("", f"its mesh cannot be read: {error}")
-
-    def _read_json(self, path: str, name: str) -> dict[str, Any] | None:
-        """A JSON object of the store; None and a problem if it cannot be read."""
-        try:
-            return expect(dict, parse_json(self.storage.read(path)), "the document")
-        except FileNotFoundError:
-            self.found.add(name, f"{path} is missing")
-        except (ValueError, OSError) as error:
-            self.found.add(name, f"{path} is not readable: {error}")
-        return None
 
     def _check_array(self, domain: str, name: str, column: ArrayColumn, files: SourceFiles | None) -> None:
         path = f"{self.entry.relpath}/{column.array_name}"
@@ -227,7 +183,7 @@ class _SampleCheck:
 
     def _layout(self, path: str, name: str, column: ArrayColumn, grid: DomainGrid) -> ArrayLayout | None:
         """The stored layout of an array; None if its metadata is unreadable."""
-        own = self._read_json(f"{path}/{ZARR_JSON}", name)
+        own = _read_json(self.storage, f"{path}/{ZARR_JSON}", name, self.found)
         consolidated = expect(dict, self.group.get("consolidated_metadata") or {}, "consolidated_metadata")
         inlined = expect(dict, consolidated.get("metadata", {}), "metadata").get(column.array_name)
         if inlined is None:
@@ -282,7 +238,8 @@ class _SampleCheck:
                 part = FieldMoments.of(chunk.rows)
                 moments = moments.merge(part) if moments else part
         if comparison is not None and comparison.n_different:
-            self.found.add(name, comparison.message)
+            differ = f"{comparison.n_different:,} of {comparison.n_rows:,} rows differ from the source"
+            self.found.add(name, f"{differ}: {comparison.first}{comparison.changed}")
         if len(places) == layout.n_chunks:
             self._check_recorded_places(name, column, layout, places)
         return moments if intact else None
@@ -303,22 +260,23 @@ class _SampleCheck:
             self.found.add(name, "the recorded lengths of its chunks, chunk_bytes, are not those in its shards")
 
 
+def _read_json(storage: Storage, path: str, name: str, found: SampleFindings) -> dict[str, Any] | None:
+    """A JSON object of the store; None and a problem of a field if it cannot be read."""
+    try:
+        return expect(dict, parse_json(storage.read(path)), "the document")
+    except FileNotFoundError:
+        found.add(name, f"{path} is missing")
+    except (ValueError, OSError) as error:
+        found.add(name, f"{path} is not readable: {error}")
+    return None
+
+
 def check_archive(storage: Storage, relpath: str, head: int, found: SampleFindings) -> bool:
     """Compare the bytes around the entries of an archive with those that the entries and the document make.
 
-    The entries themselves are not checked: those that are damaged by their own checksums are left to others.
-
-    Args:
-        storage: a local store.
-        relpath: path of the archive below the store's root.
-        head: bytes of its head, as the manifest says.
-        found: gets the problems.
-
-    Returns:
-        Whether the entries can be found.
-
-    Raises:
-        FileNotFoundError: there is no such archive.
+    The entries themselves are not checked: those that are damaged by their own checksums are left to others. Returns
+    whether the entries can be found; raises FileNotFoundError if there is no archive. The store is local, and ``head``
+    is what the manifest says.
     """
     size = storage.size(relpath)
     data = storage.read(relpath, 0, head)

@@ -6,15 +6,16 @@ of a domain, each with the values of all its fields, are compared as a multiset.
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from zarr_core._util.documents import expect
-from zarr_core.errors import SourceError, ZarrCoreError
+from zarr_core._util.documents import expect, to_json
+from zarr_core.errors import SampleError, SourceError, ZarrCoreError
 from zarr_core.format.array_metadata import ArrayLayout
 from zarr_core.format.bounds import to_multiples
 from zarr_core.format.moments import FieldMoments
@@ -32,6 +33,14 @@ from zarr_core.storage import Storage
 
 if TYPE_CHECKING:
     import torch
+
+
+class Item(NamedTuple):
+    """A sample to check, as the manifest and, with a source, a conversion would find it; None if it would not."""
+
+    sample_id: str
+    entry: SampleEntry
+    at_source: SourceSample | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,30 +65,27 @@ class SourceFiles:
     @classmethod
     def find(
         cls,
-        source: RecordedSource,
-        found: SampleFindings,
+        source: ComparedSource,
+        item: Item,
         recorded: Mapping[str, Any],
         shuffle_seed: int,
-        listed: Mapping[str, Any] | None,
+        found: SampleFindings,
     ) -> SourceFiles | None:
         """The sample's files; None and a problem if they cannot be found. Raises DocumentError.
 
-        Args:
-            source: where they are.
-            found: gets the problem.
-            recorded: the attributes of the sample's group.
-            shuffle_seed: of the store.
-            listed: for a sample of another program, what a conversion would record of its files now.
+        What a conversion has recorded of them is used, or for a sample of another program, what one would record now.
         """
-        found.any_order = listed is not None and not recorded
-        origin = expect(dict, listed if found.any_order else recorded.get("source", {}), "source")
-        if not origin.get("files"):
-            where = f"are not in {source.url}" if found.any_order else "were not recorded"
+        found.any_order = not item.entry.is_ours and not recorded
+        origin = recorded.get("source", {})
+        if found.any_order:
+            origin = {} if item.at_source is None else record(item.at_source)
+        if not expect(dict, origin, "source").get("files"):
+            where = f"are not in {source.files.url}" if found.any_order else "were not recorded"
             found.add("", f"cannot be compared: the files that it was made from {where}", damage=False)
             return None
-        sample = source.sample(found.sample_id, origin)
+        sample = source.files.sample(found.sample_id, origin)
         if sample is None:
-            found.add("", f"cannot be compared: its folder is no longer in {source.url}", damage=False)
+            found.add("", f"cannot be compared: its folder is no longer in {source.files.url}", damage=False)
             return None
         seed = expect(int, recorded.get("shuffle_seed", shuffle_seed), "shuffle_seed")
         return cls(sample, found, None if found.any_order else seed)
@@ -194,17 +200,27 @@ class ComparedSource:
             reason = "another program wrote the store, and the kind of its source cannot be guessed"
             raise SourceError(f"{error}: {reason}; give --dataset-kind (dataset_kind=)") from error
 
-    @property
-    def unlisted(self) -> ComparedSource:
-        """The same without its samples, for the tasks of worker processes, each of which carries its own."""
-        return replace(self, found={})
-
-    def of(self, sample_id: str, entry: SampleEntry) -> Mapping[str, Any] | None:
-        """What a conversion would record now of the files of a sample of another program; None for any other."""
-        if entry.is_ours:
-            return None
-        sample = self.found.get(sample_id)
-        return {} if sample is None else record(sample)
+    def compare_parameters(
+        self, recorded: Mapping[str, Any], sample: SourceSample | None, found: SampleFindings
+    ) -> None:
+        """Add the recorded parameters of a sample that are not those of its source now to the findings."""
+        stored = expect(dict, recorded.get("parameters", {}), "parameters")
+        if self.tree is None or sample is None:
+            found.parameters = False if stored else None
+            return
+        try:
+            source = json.loads(to_json(self.tree.load_parameters(sample)))
+        except SampleError as error:
+            found.add("", f"its parameters cannot be compared: {error.explanation}", damage=False)
+            return
+        found.parameters = True if stored or source else None
+        for name in sorted(stored.keys() | source.keys()):
+            if name not in stored:
+                found.add("", f"parameter {name!r} is missing; its source has {source[name]!r:.200}")
+            elif name not in source:
+                found.add("", f"parameter {name!r} is {stored[name]!r:.200}; its source has none")
+            elif stored[name] != source[name]:
+                found.add("", f"parameter {name!r} is {stored[name]!r:.200}, that of its source {source[name]!r:.200}")
 
 
 def _as_array(tensor: torch.Tensor) -> np.ndarray:
@@ -275,11 +291,6 @@ class Comparison:
         if recorded is not None and error.exceeds(recorded):
             return f"its rounding error {error.to_json()} is larger than the recorded one, {recorded.to_json()}"
         return ""
-
-    @property
-    def message(self) -> str:
-        """The differences in one line."""
-        return f"{self.n_different:,} of {self.n_rows:,} rows differ from the source: {self.first}{self.changed}"
 
 
 @dataclass(eq=False)

@@ -24,8 +24,8 @@ from zarr_core.points.store.head import HEAD, load_manifest
 from zarr_core.points.store.manifest import StoreManifest
 from zarr_core.points.verify.generations import GenerationCheck, kept_sample_ids
 from zarr_core.points.verify.report import FieldTally, Problem, VerificationReport
-from zarr_core.points.verify.sample import Columns, Item, check_sample, not_checked
-from zarr_core.points.verify.source import ComparedSource
+from zarr_core.points.verify.sample import check_sample, not_checked
+from zarr_core.points.verify.source import ComparedSource, Item
 from zarr_core.sources.description import SourceDescription
 from zarr_core.storage import Storage
 from zarr_core.versioning.generations import archive_problem
@@ -75,7 +75,7 @@ def verify_store(
     workers = whole_number("workers", workers, 1)
     storage = Storage(store_root)
     manifest = load_manifest(storage)
-    chosen = set() if sample_ids is None else _held_ids(storage, manifest, sample_ids, deep)
+    chosen = None if sample_ids is None else _held_ids(storage, manifest, sample_ids, deep)
     report = VerificationReport(against_source=source is not None)
     different = archive_problem(storage, HEAD, manifest) if manifest.generation else ""  # published stores have none
     if different:
@@ -90,12 +90,11 @@ def verify_store(
         report.generations += 1
         entries = []
         for sample_id, entry in sorted(samples.items()):
-            if sample_ids is None or sample_id in chosen:
-                item = Item(sample_id, entry)
-                if source is not None:
-                    item = Item(sample_id, entry, source.of(sample_id, entry), source.found.get(sample_id))
-                entries.append(item)
-        check = partial(check_sample, storage, source.unlisted if source else None, Columns.of(state))
+            if chosen is None or sample_id in chosen:
+                entries.append(Item(sample_id, entry, source.found.get(sample_id) if source is not None else None))
+        # Every task of a worker carries its own sample of the source.
+        unlisted = None if source is None else replace(source, found={})
+        check = partial(check_sample, storage, unlisted, state.shuffle_seed, state.domains)
         checks = map_in_processes(check, entries, workers, not_checked, executor)
         problems: list[Problem] = []
         for findings in tqdm(checks, total=len(entries), unit="sample", desc="verify", disable=not progress):
