@@ -31,7 +31,7 @@ _HOMES = {
     "ZarrChunkReader": "zarr_core.points.read.reader",
     "StoreManifest": "zarr_core.points.store.manifest",
     "load_manifest": "zarr_core.points.store.head",
-    "ZarrStoreWriter": "zarr_core.points.convert.store_writer",
+    "ZarrStoreWriter": "zarr_core.points.convert.write_sample",
     "ConversionSettings": "zarr_core.points.store.settings",
     "write_sample": "zarr_core.points.convert.write_sample",
     "make_store": "zarr_core.storage.zarr_stores",

@@ -22,7 +22,7 @@ from zarr_core.points.convert.plan import ConversionPreview, preview
 from zarr_core.points.convert.publish import publish
 from zarr_core.points.convert.request import ConversionRequest
 from zarr_core.points.convert.sample import ConversionResult, SampleOutcome
-from zarr_core.points.convert.store_writer import convert_aero_dataset, convert_fsspec_source
+from zarr_core.points.convert.write_sample import convert_aero_dataset, convert_fsspec_source
 from zarr_core.points.statistics import record_training_statistics
 from zarr_core.points.statistics_files import statistics_hint
 from zarr_core.points.store.settings import ConversionSettings

@@ -27,7 +27,7 @@ from zarr_core.errors import SourceError, StoreError
 from zarr_core.format.shuffle import shuffle_permutation
 from zarr_core.info import store_info
 from zarr_core.points.convert.publish import publish
-from zarr_core.points.convert.store_writer import ZarrStoreWriter
+from zarr_core.points.convert.write_sample import ZarrStoreWriter
 from zarr_core.points.store.head import load_manifest
 from zarr_core.points.verify.store import verify_store
 from zarr_core.sources import SampleTree, SourceDescription

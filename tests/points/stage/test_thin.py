@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from zarr_core.errors import UnknownFieldError, ZarrCoreError
-from zarr_core.points.stage.thin import FirstPoints
+from zarr_core.points.stage.task import FirstPoints
 from zarr_core.points.store.manifest import DomainGrid
 
 DOMAINS = ("surface", "volume")

@@ -1,24 +1,34 @@
-"""Writes a sample from arrays in memory, for programs that produce no files."""
+"""Conversions in code: a sample from arrays in memory, and Noether's writer with the functions that convert into it."""
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping
 from typing import Any
 
 from zarr_core._util.arguments import check_mapping
 from zarr_core.errors import SampleError, SourceError, StoreError
-from zarr_core.points.convert.conversion import run_conversion
+from zarr_core.format.array_metadata import COORDS_DTYPE
+from zarr_core.format.object_names import MANIFEST
+from zarr_core.points.convert.conversion import ConversionReport, run_conversion
 from zarr_core.points.convert.request import ConversionRequest
 from zarr_core.points.convert.sample import ConversionResult
 from zarr_core.points.store.head import load_if_any
+from zarr_core.points.store.manifest import StoreManifest
+from zarr_core.points.store.settings import ConversionSettings
+from zarr_core.sources.aero import AeroDataset
 from zarr_core.sources.description import SourceDescription
 from zarr_core.sources.in_memory import ArraySource
 from zarr_core.sources.resolve import describe_filemap, resolve_kind, shipped_kinds
 from zarr_core.storage import Storage
 
-# Kind of a store that is created without one.
-_KIND = "arrays"
+logger = logging.getLogger(__name__)
+
+# Kind of a store that is created from arrays without one, and with a file map and without a name.
+_OF_ARRAYS, _OF_FILES = "arrays", "filemap"
+# The compressor of Noether's stores, whose level its writer takes.
+_CODEC = "blosc-zstd"
 
 
 def write_sample(
@@ -75,7 +85,7 @@ def write_sample(
     if kind is None and manifest is not None and manifest.dataset_kind in shipped_kinds():
         kind = manifest.dataset_kind
     described = None if kind is None else resolve_kind(kind)
-    name = described.name if described else _KIND if manifest is None else manifest.dataset_kind
+    name = described.name if described else _OF_ARRAYS if manifest is None else manifest.dataset_kind
     description = describe_filemap(name, {str(field): str(field) for field in arrays})
     if len(description.fields) != len(arrays):
         raise SourceError("design_parameters is not a point field: pass it as parameters")
@@ -103,3 +113,136 @@ def _check_fields(sample_id: str, given: set[str], required: set[str], known: se
     for name in sorted(required - given):
         reason = "is missing; the samples of this store have it"
         raise SampleError(sample_id, name, reason, "add it, or pass a kind that has it as an optional field")
+
+
+class ZarrStoreWriter:
+    """Writes arrays and datasets to one store, with the arguments of Noether's writer.
+
+    What is not given is that of the store, or of :class:`~zarr_core.points.store.settings.ConversionSettings` for a new
+    store.
+
+    Args:
+        store_root: the store, a local path or fsspec URL.
+        filemap: the fields that each sample must have: a mapping or an object with a file name per field.
+        dataset_name: name of the store.
+        shuffle_seed, chunk_points, shard_points, values_dtype, field_dtypes: settings of the conversion.
+        coords_dtype: "float32"; positions have no other dtype.
+        compression_level: of blosc with zstd.
+        max_errors: error bounds of fields, another setting of the conversion.
+
+    Raises:
+        SourceError: a setting or the file map is invalid.
+    """
+
+    def __init__(
+        self,
+        store_root: str | os.PathLike[str],
+        filemap: object = None,
+        dataset_name: str | None = None,
+        shuffle_seed: int | None = None,
+        chunk_points: int | None = None,
+        shard_points: int | None = None,
+        coords_dtype: str = COORDS_DTYPE,
+        values_dtype: str | None = None,
+        field_dtypes: Mapping[str, str] | None = None,
+        compression_level: int | None = None,
+        max_errors: Mapping[str, str | float] | None = None,
+    ) -> None:
+        if coords_dtype != COORDS_DTYPE:
+            raise SourceError(f"coords_dtype must be {COORDS_DTYPE}, not {coords_dtype!r}: positions are exact")
+        given = {
+            "shuffle_seed": shuffle_seed,
+            "chunk_points": chunk_points,
+            "shard_points": shard_points,
+            "values_dtype": values_dtype,
+            "field_dtypes": field_dtypes,
+            "max_errors": max_errors,
+            "codec": None if compression_level is None else f"{_CODEC}:{compression_level}",
+        }
+        #: The settings that the caller gave, by name.
+        self.settings: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+        ConversionSettings(**self.settings)
+        self.storage, self.dataset_name = Storage(store_root), dataset_name
+        self.kind = None if filemap is None else describe_filemap(dataset_name or _OF_FILES, filemap)
+
+    @property
+    def manifest(self) -> StoreManifest:
+        """What the store holds now."""
+        return load_if_any(self.storage) or StoreManifest(self.dataset_name or "")
+
+    def write_sample(self, sample_id: str, field_arrays: Mapping[str, Any]) -> ConversionResult:
+        """Write and commit one sample; arguments, errors and result as for :func:`zarr_core.write_sample`."""
+        root, name = self.storage.root, self.dataset_name
+        return write_sample(root, sample_id, field_arrays, kind=self.kind, dataset_name=name, **self.settings)
+
+    def save_manifest(self) -> str:
+        """The URL of the manifest, which samples and conversions have committed; raises StoreError if there is none."""
+        if load_if_any(self.storage) is None:
+            raise StoreError(f"{self.storage.url} is not a store: no sample was written")
+        return f"{self.storage.url.rstrip('/')}/{MANIFEST}"
+
+
+def convert_aero_dataset(
+    dataset: AeroDataset, writer: ZarrStoreWriter, *, max_workers: int = 1, limit: int | None = None
+) -> ConversionReport:
+    """Convert and commit a dataset object of any framework that has a ``filemap``, a ``_load`` method and sample ids.
+
+    Args:
+        dataset: the object; its ``split``, if any, is kept in the store. It is pickled if ``max_workers > 1``.
+        writer: of the store.
+        max_workers: processes.
+        limit: convert at most this many of the samples that are missing or changed.
+
+    Returns:
+        What was converted. A sample that was refused is named by a warning in the log.
+
+    Raises:
+        SourceError: the object cannot be converted, or each of its samples was refused.
+        StoreError: the store cannot be used, or has other settings.
+    """
+    return _convert(dataset, None, writer, max_workers, limit)
+
+
+def convert_fsspec_source(
+    source_url: str, filemap: object, writer: ZarrStoreWriter, *, max_workers: int = 1, limit: int | None = None
+) -> ConversionReport:
+    """Convert and commit a tree of files at any fsspec location; see :func:`convert_aero_dataset`.
+
+    Args:
+        source_url: the location; its samples are the folders, at any depth, that have all files.
+        filemap: a mapping or an object with a file name per field, or a kind of dataset as for
+            :func:`~zarr_core.convert.convert`.
+        writer, max_workers, limit: as for :func:`convert_aero_dataset`.
+    """
+    return _convert(filemap, source_url, writer, max_workers, limit)
+
+
+def _convert(
+    source: Any, source_url: str | None, writer: ZarrStoreWriter, workers: int, limit: int | None
+) -> ConversionReport:
+    """Convert a dataset object, or the files of a file map or a kind, and say what was left out as Noether does."""
+    if not isinstance(writer, ZarrStoreWriter):
+        raise SourceError(
+            f"the writer is a {type(writer).__name__}; the arguments are (dataset, writer) and "
+            "(source_url, filemap, writer)"
+        )
+    if source_url is not None and not isinstance(source, str | SourceDescription | type):
+        source = describe_filemap(writer.dataset_name or _OF_FILES, source)
+    request = ConversionRequest(
+        source,
+        writer.storage.root,
+        source_url=source_url,
+        limit=limit,
+        dataset_name=writer.dataset_name,
+        settings=writer.settings,
+    )
+    report = run_conversion(request, workers=workers)
+    for note in report.notes:
+        logger.warning("%s", note)
+    refused = [*report.having("quarantined"), *report.having("failed")]
+    for result in refused:
+        logger.warning("sample %s is left out: %s", result.sample_id, result.reason)
+    if refused and len(refused) == len(report.results):
+        first = refused[0]
+        raise SourceError(f"all {len(refused)} samples failed; the first, {first.sample_id}: {first.reason}")
+    return report

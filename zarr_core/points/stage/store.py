@@ -25,12 +25,10 @@ from zarr_core._util.units import format_size
 from zarr_core.errors import CommitConflict, StoreError, UnknownFieldError, ZarrCoreError
 from zarr_core.format.object_names import BLACKLISTS, ZARR_JSON, split_list
 from zarr_core.points.stage.archive import copy_archive
-from zarr_core.points.stage.copy import StageReport, StoreCopy
+from zarr_core.points.stage.copy import Repacking, StageReport, StoreCopy
 from zarr_core.points.stage.folder import FolderCopy
-from zarr_core.points.stage.repack import Repacking
 from zarr_core.points.stage.rewrite import RewrittenCopy
-from zarr_core.points.stage.task import Item, StagedSample, StageTask
-from zarr_core.points.stage.thin import FirstPoints
+from zarr_core.points.stage.task import FirstPoints, Item, StagedSample, StageTask
 from zarr_core.points.store.head import load_if_any, load_manifest
 from zarr_core.points.store.manifest import DomainLayout, StoreManifest
 from zarr_core.points.store.settings import Layout
@@ -202,12 +200,7 @@ def _remove_leftovers(target: Storage) -> None:
 def stage_sample(task: StageTask, item: Item) -> StagedSample:
     """Copy one sample. Errors of the sample are reported in the result and do not stop the other samples.
 
-    Args:
-        task: what to copy from where to where.
-        item: the sample.
-
-    Raises:
-        StoreError: the target is full or read-only.
+    Raises StoreError if the target is full or read-only.
     """
     try:
         return _copy(task, item)
