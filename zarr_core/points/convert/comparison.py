@@ -27,10 +27,6 @@ _CONTENT = ("parameters", "moments", "stored_bytes", "chunk_bytes", "meshes")
 class ComparedGroup(Packing):
     """The objects of a new group, each compared with the stored object of the same name. Nothing is written to a store.
 
-    Args:
-        storage: the store.
-        relpath: path of the stored group below the store's root.
-
     Attributes:
         differs: by the name of an object in the group, whether the stored one is missing or has other bytes.
         layouts: of the arrays by name; :meth:`write` finds the chunks of a shard by them.
@@ -68,10 +64,8 @@ class ComparedGroup(Packing):
     def is_same(self, group: Mapping[str, Any]) -> bool:
         """Whether the stored group has the content of the new one, apart from damage.
 
-        A damaged chunk is of the same content if the group's record says so. Call it after the last object.
-
-        Args:
-            group: content of the new group's ``zarr.json``.
+        A damaged chunk is of the same content if the group's record says so. Call it after the last object, with the
+        new group's ``zarr.json``.
         """
         if self._contradicted:
             return False
@@ -108,10 +102,6 @@ def stored_forms(storage: Storage, relpath: str, group: dict[str, Any]) -> list[
 
     Groups of earlier versions declare no conventions, and are repaired as they were written. If the stored
     ``zarr.json`` cannot be read, both forms are possible.
-
-    Args:
-        storage, relpath: where the stored group is.
-        group: content of the new group's ``zarr.json``.
     """
     attributes = {key: value for key, value in group["attributes"].items() if key != CONVENTIONS_KEY}
     undeclared = {**group, "attributes": attributes}

@@ -38,7 +38,7 @@ from zarr_core.points.convert.request import ConversionRequest, of_fields
 from zarr_core.points.convert.sample import ConversionResult, Status, convert_sample, failure, quarantined
 from zarr_core.points.convert.writer import GroupWriter, Repair
 from zarr_core.points.store.columns import expected_columns, misfit
-from zarr_core.points.store.manifest import SampleEntry, StoreManifest
+from zarr_core.points.store.manifest import StoreManifest
 from zarr_core.sources.left_out import notes_by_reason, some
 from zarr_core.sources.sample import FoundSamples, SourceSample
 from zarr_core.sources.selection import with_all_present
@@ -242,7 +242,7 @@ def convert_each(
     yield from planned.done
     expected = expected_columns(job.manifest, {sample.sample_id for sample, _ in planned.todo})
     replaced: list[ConversionResult] = []
-    contents: dict[str, SampleEntry] = {}
+    pending = Pending()
     try:
         for result in convert_samples(job, planned.todo, workers, executor):
             entry = result.written
@@ -252,13 +252,13 @@ def convert_each(
                 continue
             if entry is not None and entry.content:
                 replaced.append(result)
-                contents[result.sample_id] = entry
+                pending.written[result.sample_id] = entry
             yield result
     finally:
-        if contents:
+        if replaced:
             # A commit takes over the splits of all samples.
             job = replace(job, selection=with_all_present(job.selection))
-            commit_results(job, Pending(contents), retire=False)
+            commit_results(job, pending, retire=False)
             for note in _replaced_contents(job, replaced):
                 logger.warning("%s", note)
 
@@ -300,20 +300,12 @@ def convert_samples(
             if isinstance(result, WorkerDiedError) and result.seconds > result.deaths * seconds:
                 # It ended itself, because its code could not be interrupted; or it waited for a worker of the cluster.
                 result = TimeLimitError(seconds, str(result) if result.last else "")
-            if isinstance(result, Exception):
-                yield failure(sample_id, result)
-            else:
-                yield result if is_shared else _shared(job, result)
-
-
-def _shared(job: ConversionJob, result: ConversionResult) -> ConversionResult:
-    """The result of a worker; a failure if its group is not in the store as this process sees it."""
-    if result.written is not None:
-        try:
-            job.writer.storage.check_shared(f"{result.written.relpath}/{ZARR_JSON}")
-        except StoreError as error:
-            return failure(result.sample_id, error)
-    return result
+            if isinstance(result, ConversionResult) and result.written is not None and not is_shared:
+                try:  # whether the group is in the store as this process sees it
+                    writer.storage.check_shared(f"{result.written.relpath}/{ZARR_JSON}")
+                except StoreError as error:
+                    result = error
+            yield failure(sample_id, result) if isinstance(result, Exception) else result
 
 
 def _convert_here(job: ConversionJob, tasks: Sequence[Task], seconds: float) -> Iterator[ConversionResult]:

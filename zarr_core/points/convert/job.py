@@ -21,7 +21,6 @@ class ConversionJob:
     """A request that was compared with its store, and the samples that its source has.
 
     Attributes:
-        request: what was asked.
         selection: the samples. Their fingerprints are those that the store identifies samples by.
         writer: of the store, with its settings and its retention.
         manifest: of the store; None if there is no store yet.

@@ -22,13 +22,7 @@ Task = tuple[SourceSample, Repair | None]
 
 @dataclass(frozen=True)
 class Plan:
-    """What a conversion does with the selected samples.
-
-    Attributes:
-        done: results of the samples that need no conversion.
-        todo: the samples to convert.
-        remaining: number of samples that are still to be converted afterwards, because of ``limit``.
-    """
+    """Results of the samples that need no conversion; the samples to convert now; how many ``limit`` leaves to do."""
 
     done: list[ConversionResult]
     todo: list[Task]

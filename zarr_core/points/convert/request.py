@@ -104,10 +104,7 @@ class ConversionRequest:
 def of_fields(name: str, function: Callable[..., _Result], *, without: Collection[str] = ()) -> Callable[..., _Result]:
     """A function of this name that does the same with the fields of a request, and of its settings, by name.
 
-    Args:
-        name: of the new function.
-        function: takes a request, and options by name.
-        without: fields and options that the new function does not take.
+    It takes the options of the function, too, ``without`` some of both.
     """
     fields = dict(inspect.signature(ConversionRequest).parameters)
     _, *options = inspect.signature(function).parameters.values()

@@ -24,7 +24,6 @@ from zarr_core.sources.left_out import collected_notes
 from zarr_core.sources.recorded import record
 from zarr_core.sources.sample import SampleSource, SourceSample
 from zarr_core.storage import is_local
-from zarr_core.storage.uploads import Uploads
 
 if TYPE_CHECKING:
     import torch
@@ -80,7 +79,7 @@ def convert_sample(
     """Convert one sample, or use the group of an earlier attempt. Every error is reported in the result.
 
     Args:
-        writer, source, sample: what to convert.
+        writer, source, sample: what to convert to what.
         retry_quarantined: convert the sample even if it was refused.
         repair: convert the sample in any case, and compare it with this group, which is repaired if it has the same
             content.
@@ -112,8 +111,7 @@ def _convert_sample(
             # The file may have been read while it was written: not a problem of the sample.
             return ConversionResult(sample_id, "failed", reason=_CHANGED)
         return quarantined(sample_id, writer.write_quarantine(sample_id, fingerprint, error))
-    size = written.bytes
-    return ConversionResult(sample_id, "converted", written, bytes_read=sample.n_bytes, bytes_written=size)
+    return ConversionResult(sample_id, "converted", written, bytes_read=sample.n_bytes, bytes_written=written.bytes)
 
 
 def quarantined(sample_id: str, quarantine: Quarantine, seconds: float = 0.0) -> ConversionResult:
@@ -151,33 +149,25 @@ def _write(writer: GroupWriter, source: SampleSource, sample: SourceSample, repa
     # A file of several arrays is loaded once for all its fields.
     ahead = not is_local(source.url) and not sample.choices
     names = [file.field.canonical for file in fields]
-    content = SampleContent(
-        sample.sample_id,
-        sample.fingerprint,
-        fields,
-        load,
-        source=record(sample),
-        # Loaded before the fields, so that checks after each field cover it.
-        parameters=source.load_parameters(sample),
-        meshes={
-            canonical.removesuffix(f"_{POSITION}"): partial(load_mesh, canonical)
-            for canonical, choice in sample.choices.items()
-            if choice.keep_mesh
-        },
-    )
-    with Uploads(writer.storage) as uploads, loaded_ahead(load, names) if ahead else nullcontext(load) as next_field:
-        return writer.write_sample(replace(content, load=next_field), repair=repair, uploads=uploads)
+    meshes = {
+        canonical.removesuffix(f"_{POSITION}"): partial(load_mesh, canonical)
+        for canonical, choice in sample.choices.items()
+        if choice.keep_mesh
+    }
+    # Loaded before the fields, so that checks after each field cover it.
+    parameters = source.load_parameters(sample)
+    with loaded_ahead(load, names) if ahead else nullcontext(load) as next_field:
+        content = SampleContent(
+            sample.sample_id, sample.fingerprint, fields, next_field, record(sample), parameters, meshes
+        )
+        return writer.write_sample(content, repair=repair)
 
 
 @contextmanager
 def loaded_ahead(load: Callable[[str], _Loaded], names: Sequence[str]) -> Iterator[Callable[[str], _Loaded]]:
-    """While the caller works on the result for one name, the next one is loaded in a thread.
+    """While the caller works on the result for one name, the next one is loaded in a thread, each once and in order.
 
     A process does not wait for such a thread when it ends: a load may never end.
-
-    Args:
-        load: called once for each name, in order.
-        names: the names, in the order in which the caller will request them.
     """
     loads = (call_in_thread(partial(load, name), "zarr_core.load") for name in names)  # one starts when it is taken
     coming = deque(islice(loads, 1))

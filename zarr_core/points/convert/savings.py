@@ -26,16 +26,7 @@ _POINTS = 1 << 17
 
 
 def savings_of_source(kind: str | SourceDescription, source: str) -> dict[str, Any]:
-    """:func:`savings` for the first sample of a source.
-
-    Args:
-        kind, source: of the dataset, as for :func:`~zarr_core.convert.convert`.
-
-    Raises:
-        SourceError: the source cannot be used, or has no samples.
-        SampleError: a field cannot be stored.
-        StoreError: a package is missing.
-    """
+    """:func:`savings` for the first sample of a source; raises SourceError too, if it has none or cannot be used."""
     tree = SampleTree(kind, source)
     sample_id, sample = next(iter(tree.discover().items()))
     names = [file.field for canonical, file in tree.description.fields.items() if canonical in sample.files]
@@ -49,12 +40,6 @@ def savings(
     settings: ConversionSettings,
 ) -> dict[str, Any]:
     """Encode the fields of a sample with settings, and with each bound of :data:`TRIED`.
-
-    Args:
-        sample_id: of the sample.
-        names: of the fields.
-        load: returns a field of the sample, by canonical name.
-        settings: those to compare with.
 
     Returns:
         A JSON document: "sample"; "bounds", None for the settings alone; in their order "fields", the bytes per point

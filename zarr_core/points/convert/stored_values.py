@@ -51,16 +51,8 @@ def write_array(
 ) -> WrittenArray:
     """Write the array of a field: gathered, cast, encoded, and measured on the way.
 
-    Args:
-        sample_id, name: of the field.
-        layout: of the array.
-        values: (n_points, dim), in the order of the source.
-        permutation: the rows in the stored order.
-        path: of the array.
-        write: writes its shards, or its chunks if it has no shards.
-
-    Raises:
-        SampleError: the values are not finite, or rounding changes them too much.
+    ``values`` are (n_points, dim) in the order of the source. The shards of the array are written, or its chunks if it
+    has no shards. Raises SampleError if the values are not finite, or if rounding changes them too much.
     """
     lengths: list[int] = []
     sums = MomentsAccumulator()
@@ -128,10 +120,7 @@ def _is_lossless(values: torch.Tensor, dtype: str) -> bool:
 def bounded(layout: ArrayLayout, bound: ErrorBound, values: torch.Tensor) -> ArrayLayout:
     """The layout of an array whose values keep an error bound.
 
-    Args:
-        layout: without the bound.
-        bound: of the field.
-        values: of the sample; those that are not finite are refused later.
+    Values that are not finite are refused later.
     """
     max_error = bound.of(values)
     largest = max(float(values.max()), -float(values.min()))
@@ -148,11 +137,7 @@ def stored_blocks(
     Each block may overwrite the previous one. Rows are gathered one slab at a time, because a gather reads its source
     at random and needs the whole cache. They are cast block by block, so that the next steps find them in the cache.
 
-    Args:
-        values: (n_points, dim), as :func:`as_points` returns them.
-        rows: numbers of the rows, int64.
-        layout: of the array.
-        rounding: gets the error of each block; None if there is none.
+    ``values`` are (n_points, dim), as :func:`as_points` returns them. ``rounding`` gets the error of each block.
     """
     import torch
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -85,11 +86,6 @@ class SampleContent:
     parameters: Mapping[str, Any]
     meshes: Mapping[str, Callable[[], Mesh]]
 
-    @property
-    def array_names(self) -> list[str]:
-        """Names of the arrays of the fields."""
-        return [file.field.array_name for file in self.fields]
-
 
 class GroupWriter:
     """Writes sample groups below a store root. Picklable; many processes may write to the same store.
@@ -99,7 +95,7 @@ class GroupWriter:
 
     Args:
         root: the store, a local path or fsspec URL.
-        settings: how to write; the defaults if None. A conversion into an existing store takes the store's instead.
+        settings: how to write; the defaults if None.
         retention: of the store's current manifest. The writer neither finds nor writes tombstoned groups.
     """
 
@@ -134,9 +130,7 @@ class GroupWriter:
         names = [digest(inputs), *(digest([*inputs, again]) for again in range(1, _NAMES))]
         return [f"{folder}/{name}{SUFFIX if self.settings.is_packed else ''}" for name in names]
 
-    def write_sample(
-        self, content: SampleContent, *, repair: Repair | None = None, uploads: Uploads | None = None
-    ) -> SampleEntry:
+    def write_sample(self, content: SampleContent, *, repair: Repair | None = None) -> SampleEntry:
         """Write one sample; returns its entry of the manifest.
 
         Memory: one source tensor, the permutation of its domain, one encoded shard and a few blocks of points, and what
@@ -147,7 +141,6 @@ class GroupWriter:
             repair: a group of the sample that may exist. Its damaged and missing objects are written, all others stay
                 as they are. If it has other content, the sample is written to another path. None: nothing is at the
                 path of the sample's group.
-            uploads: writes a new group's objects, several at a time; the group is complete when it has finished.
 
         Raises:
             SampleError: a field is empty, misaligned, of the wrong width, not finite, does not fit its stored dtype, or
@@ -156,16 +149,15 @@ class GroupWriter:
         relpath, head = repair or Repair()
         relpath = relpath or self.relpath(content.sample_id, content.fingerprint)
         if repair is not None and self._holds_objects(relpath):
-            return (
-                self._pack_over(content, relpath, head) if is_archive(relpath) else self._write_over(content, relpath)
-            )
+            if is_archive(relpath):
+                return self._pack_over(content, relpath, head)
+            return self._write_over(content, relpath)
         if is_archive(relpath):
             return self._write_packed(content, relpath, head)
-        write = (uploads or self.storage).write
-        group = self._write_arrays(content, relpath, write, {})
-        if uploads is not None:
-            uploads.finish()  # the last object tells that the others are there
-        write(f"{relpath}/{ZARR_JSON}", [to_json(group)])
+        with Uploads(self.storage) as uploads:
+            group = self._write_arrays(content, relpath, uploads.write, {})
+        # The last object tells that the others are there.
+        self.storage.write(f"{relpath}/{ZARR_JSON}", [to_json(group)])
         return entry_of(relpath, group)
 
     def _write_packed(self, content: SampleContent, relpath: str, head: int) -> SampleEntry:
@@ -282,10 +274,7 @@ class GroupWriter:
         if meshes:
             attributes["meshes"] = meshes
         group = group_zarr_json({ATTRIBUTES_KEY: attributes, CONVENTIONS_KEY: [CONVENTION]}, arrays)
-        for domain in sorted(last_fields):
-            write(f"{relpath}/{domain}/{ZARR_JSON}", [to_json(EMPTY_GROUP)])
-        for array_name, layout in arrays.items():
-            write(f"{relpath}/{array_name}/{ZARR_JSON}", [to_json(layout.to_zarr_json())])
+        write_metadata(write, relpath, arrays)
         return group
 
     def _layout(self, sample_id: str, file: FieldFile, values: torch.Tensor) -> ArrayLayout:
@@ -348,15 +337,21 @@ class GroupWriter:
             return Repair()
         return refusal if (refusal.fingerprint, refusal.settings) == wanted else Repair()
 
-    def _repair(self, name: str, pieces: Iterable[bytes]) -> int:
-        """Write an object, unless it has these bytes already; returns their number."""
+    def _repair(self, name: str, pieces: Iterable[bytes]) -> None:
+        """Write an object, unless it has these bytes already."""
         data = b"".join(pieces)
-        try:
+        with suppress(OSError):  # missing or not readable
             if self.storage.read(name) == data:
-                return len(data)
-        except OSError:
-            pass  # missing or not readable
-        return self.storage.write(name, [data])
+                return
+        self.storage.write(name, [data])
+
+
+def write_metadata(write: Write, relpath: str, arrays: Mapping[str, ArrayLayout]) -> None:
+    """Write the ``zarr.json`` of each domain and array of a group."""
+    for domain in sorted({name.partition("/")[0] for name in arrays}):
+        write(f"{relpath}/{domain}/{ZARR_JSON}", [to_json(EMPTY_GROUP)])
+    for name, layout in arrays.items():
+        write(f"{relpath}/{name}/{ZARR_JSON}", [to_json(layout.to_zarr_json())])
 
 
 def _refusal_name(relpath: str) -> str:
@@ -366,5 +361,6 @@ def _refusal_name(relpath: str) -> str:
 
 def _archives(packing: Packing, content: SampleContent, forms: Iterable[dict[str, Any]], head: int) -> list[Archive]:
     """The archives of forms of a group: the one whose head has this many bytes, or else all of them."""
-    archives = [packing.arrange(form, content.array_names) for form in forms]
+    arrays = [file.field.array_name for file in content.fields]
+    archives = [packing.arrange(form, arrays) for form in forms]
     return [archive for archive in archives if len(archive.head) == head] or archives

@@ -15,12 +15,12 @@ from typing import Any
 
 from zarr_core._util.documents import expect, parse_json, to_json
 from zarr_core.errors import CorruptChunkError, StoreError
-from zarr_core.format.array_metadata import EMPTY_GROUP, ArrayLayout, group_arrays, group_zarr_json
+from zarr_core.format.array_metadata import ArrayLayout, group_arrays, group_zarr_json
 from zarr_core.format.names import FieldName
 from zarr_core.format.object_names import ATTRIBUTES_KEY, ZARR_JSON
 from zarr_core.format.packed import PACKED_KEY, PackedGroup, chunk_name, head_bytes, parse_head
 from zarr_core.format.shards import ChunkIndex, pack_lengths, shard_index, unpack_lengths
-from zarr_core.points.convert.writer import GroupWriter
+from zarr_core.points.convert.writer import GroupWriter, write_metadata
 from zarr_core.points.stage.archive import Piece, is_whole, read_pieces, remove_leftovers
 from zarr_core.points.stage.task import Item, StagedSample, StageTask, group_name
 from zarr_core.points.store.group import SOURCE_POINTS, entry_of, head_of, is_complete, only_fields, recorded_attributes
@@ -174,13 +174,13 @@ class RewrittenCopy:
             for name, data in read_pieces(self._task.source, self._pieces):
                 packing.write(name, [data])
             if is_archive(relpath):
-                self._write_metadata(relpath, packing.write)
+                write_metadata(packing.write, relpath, self._layouts)
                 archive = packing.arrange(group, self._in_order())
                 target.write(relpath, packing.pieces(archive))
                 return entry_of(relpath, group, len(archive.head))
             with Uploads(target) as uploads:
                 self._write_shards(packing, uploads.write)
-                self._write_metadata(relpath, uploads.write)
+                write_metadata(uploads.write, relpath, self._layouts)
             target.write(f"{relpath}/{ZARR_JSON}", [to_json(group)])
         return entry_of(relpath, group)
 
@@ -200,12 +200,6 @@ class RewrittenCopy:
         for number in range(first, first + len(lengths)):
             yield packing.read(chunk_name(array, number))
         yield shard_index(layout, lengths)
-
-    def _write_metadata(self, relpath: str, write: Write) -> None:
-        for domain in sorted({array.partition("/")[0] for array in self._layouts}):
-            write(f"{relpath}/{domain}/{ZARR_JSON}", [to_json(EMPTY_GROUP)])
-        for array, layout in self._layouts.items():
-            write(f"{relpath}/{array}/{ZARR_JSON}", [to_json(layout.to_zarr_json())])
 
     def _in_order(self) -> list[str]:
         """The arrays in the order in which a conversion writes them, which its records keep."""

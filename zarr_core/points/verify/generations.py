@@ -22,10 +22,6 @@ def kept_sample_ids(storage: Storage, current: StoreManifest) -> set[str]:
     """Ids of the samples of all kept generations.
 
     Generations that cannot be read are left out: :meth:`GenerationCheck.states` reports them.
-
-    Args:
-        storage: the store.
-        current: its current manifest.
     """
     found = set(current.samples)
     for number in documents(storage):
@@ -40,8 +36,6 @@ class GenerationCheck:
     """Verification of all kept generations of a store.
 
     Attributes:
-        storage: the store.
-        current: its current manifest.
         problems: problems of the whole store; complete after :meth:`states` and :meth:`check_unnamed`.
         unnamed: groups that no generation names, of conversions that have not committed or that died. They are not
             damage; garbage collection removes them when they are old.

@@ -72,14 +72,10 @@ def not_checked(item: Item, error: Exception) -> SampleFindings:
 
 
 class _SampleCheck:
-    """The check of one sample.
+    """The check of one sample: its ``zarr.json``, what this library recorded in it, and the bytes of all its objects.
 
-    Attributes:
-        group: content of its group's ``zarr.json``.
-        recorded: what this library recorded in it.
-        source_points: points that domains have in the source, of those with fewer points here.
-        objects: bytes by name of all objects of the group.
-        expected: names of the objects that belong to the sample.
+    ``source_points`` are those that domains have in the source, if they have fewer here; ``expected`` are the names of
+    the objects that belong to the sample.
     """
 
     def __init__(self, storage: Storage, entry: SampleEntry, group: dict[str, Any], found: SampleFindings) -> None:

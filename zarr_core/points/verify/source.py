@@ -43,24 +43,21 @@ class Item(NamedTuple):
     at_source: SourceSample | None = None
 
 
-@dataclass(frozen=True, eq=False)
 class SourceFiles:
-    """The source files of one sample.
+    """The source files of one sample, and the comparisons of the domain that is read.
 
-    Attributes:
+    Args:
         sample: the files. The conversion recorded which of them holds which field; for a sample of another program,
             that was listed.
         found: gets the problems.
         shuffle_seed: seed of the stored order; None if the order is not known.
-        permutations: of the current domain.
-        unordered: comparisons of the current domain by field, if the order is not known.
     """
 
-    sample: RecordedSample
-    found: SampleFindings
-    shuffle_seed: int | None
-    permutations: dict[tuple[str, int], np.ndarray] = field(default_factory=dict)
-    unordered: dict[str, UnorderedComparison] = field(default_factory=dict)
+    def __init__(self, sample: RecordedSample, found: SampleFindings, shuffle_seed: int | None) -> None:
+        self._sample, self._found, self._shuffle_seed = sample, found, shuffle_seed
+        # By domain and points; by field, if the order is not known.
+        self._permutations: dict[tuple[str, int], np.ndarray] = {}
+        self._unordered: dict[str, UnorderedComparison] = {}
 
     @classmethod
     def find(
@@ -91,26 +88,23 @@ class SourceFiles:
         return cls(sample, found, None if found.any_order else seed)
 
     def compare(self, domain: str, name: str, layout: ArrayLayout, n_points: int) -> Comparison | None:
-        """Open the comparison of a field; None and a problem if that is not possible.
+        """Open the comparison of a field by its canonical name; None and a problem if that is not possible.
 
-        Args:
-            domain, name: of the field; its canonical name.
-            layout: of its array.
-            n_points: of the source; more than those of the array in a copy with the first points only.
+        ``n_points`` are those of the source: more than the array has in a copy with the first points only.
         """
-        file = self.sample.files.get(name)
+        file = self._sample.files.get(name)
         if file is None:
-            self.found.add(name, "cannot be compared: the file that it was made from was not recorded", damage=False)
+            self._found.add(name, "cannot be compared: the file that it was made from was not recorded", damage=False)
             return None
         filename = file["name"]
         try:
-            info = self.sample.file(name)
-            values = _as_array(self.sample.load(name))
+            info = self._sample.file(name)
+            values = _as_array(self._sample.load(name))
         except FileNotFoundError:
-            self.found.add(name, f"cannot be compared: {filename} is no longer in the source", damage=False)
+            self._found.add(name, f"cannot be compared: {filename} is no longer in the source", damage=False)
             return None
         except (ValueError, OSError, ZarrCoreError) as error:
-            self.found.add(name, f"cannot be compared: {filename}: {error}", damage=False)
+            self._found.add(name, f"cannot be compared: {filename}: {error}", damage=False)
             return None
         changed = ""
         if info.size != file["size"]:
@@ -119,21 +113,21 @@ class SourceFiles:
             changed = f"; {info.name} was written again since the conversion"
         if values.shape != (n_points, layout.dim):
             stored = (n_points, layout.dim)
-            self.found.add(name, f"has shape {stored}, its source {values.shape}{changed}")
+            self._found.add(name, f"has shape {stored}, its source {values.shape}{changed}")
             return None
-        if self.shuffle_seed is None:
-            self.unordered[name] = UnorderedComparison(values, np.empty(0, np.int64), layout, changed)
-            return self.unordered[name]
+        if self._shuffle_seed is None:
+            self._unordered[name] = UnorderedComparison(values, layout, changed)
+            return self._unordered[name]
         key = (domain, n_points)
-        if key not in self.permutations:
-            self.permutations.clear()  # keep one domain only: a permutation is as large as a field
-            self.permutations[key] = shuffle_permutation(self.shuffle_seed, self.found.sample_id, *key)
-        return Comparison(values, self.permutations[key], layout, changed)
+        if key not in self._permutations:
+            self._permutations.clear()  # keep one domain only: a permutation is as large as a field
+            self._permutations[key] = shuffle_permutation(self._shuffle_seed, self._found.sample_id, *key)
+        return Comparison(values, self._permutations[key], layout, changed)
 
     def check_rows(self, domain: str) -> None:
         """Compare the rows of a domain whose order is not known, after all its arrays were read."""
-        comparisons = {name: each for name, each in self.unordered.items() if each.n_rows == len(each.expected)}
-        self.unordered.clear()
+        comparisons = {name: each for name, each in self._unordered.items() if each.n_rows == len(each.expected)}
+        self._unordered.clear()
         missing = _missing_rows(list(comparisons.values())) if comparisons else ""
         if not missing:
             return
@@ -141,10 +135,12 @@ class SourceFiles:
         for name, comparison in comparisons.items():
             missing_of_field = _missing_rows([comparison])
             if missing_of_field:
-                self.found.add(name, f"{missing_of_field}{comparison.changed}")
+                self._found.add(name, f"{missing_of_field}{comparison.changed}")
                 is_explained = True
         if not is_explained:
-            self.found.add("", f"{domain}: its fields are not aligned: {missing}, though each field is equal by itself")
+            self._found.add(
+                "", f"{domain}: its fields are not aligned: {missing}, though each field is equal by itself"
+            )
 
 
 @dataclass(frozen=True)
@@ -172,11 +168,7 @@ class ComparedSource:
     ) -> ComparedSource:
         """List the source, if its kind is known, or a sample of the store was written by another program.
 
-        Args:
-            source: folder or URL.
-            manifest: of the store.
-            dataset_kind: of the source; by default that of the store, if it comes with the library.
-            sample_ids: the samples that will be compared; None: all.
+        The kind is by default that of the store, if it comes with the library.
 
         Raises:
             SourceError: the source is not a folder; its kind is neither given nor guessed.
@@ -232,21 +224,14 @@ def _as_array(tensor: torch.Tensor) -> np.ndarray:
     return values[:, None] if values.ndim == 1 else values
 
 
-@dataclass(eq=False)
 class Comparison:
     """Compares the stored rows of one array with its source rows, block by block."""
 
-    values: np.ndarray
-    permutation: np.ndarray
-    layout: ArrayLayout
-    changed: str
-    n_rows: int = 0
-    n_different: int = 0
-    first: str = ""
-    rounding: RoundingAccumulator = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.rounding = RoundingAccumulator(self.values.shape[1])
+    def __init__(self, values: np.ndarray, permutation: np.ndarray, layout: ArrayLayout, changed: str) -> None:
+        self.values, self.permutation, self.layout, self.changed = values, permutation, layout, changed
+        self.n_rows = self.n_different = 0
+        self.first = ""
+        self.rounding = RoundingAccumulator(values.shape[1])
 
     def compare(self, start: int, stored: np.ndarray) -> None:
         """Compare stored rows ``start, start + 1 ...`` with the source, cast to the stored dtype (round to nearest)."""
@@ -271,12 +256,7 @@ class Comparison:
         return expected
 
     def rounding_problem(self, moments: FieldMoments, recorded: RoundingError | None) -> str:
-        """What is wrong with the error that storing made, or "".
-
-        Args:
-            moments: of the stored values.
-            recorded: the error that the conversion measured; None for a group of an older version.
-        """
+        """What is wrong with the error that storing made, or ""; groups of older versions have recorded none."""
         error = self.rounding.result(moments.std)
         bound = self.layout.max_error
         if bound is not None:
@@ -293,16 +273,12 @@ class Comparison:
         return ""
 
 
-@dataclass(eq=False)
 class UnorderedComparison(Comparison):
     """Collects the stored rows of one array whose order is not known; :meth:`SourceFiles.check_rows` compares them."""
 
-    expected: np.ndarray = field(init=False)
-    stored: np.ndarray = field(init=False)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.expected = self.cast(self.values)
+    def __init__(self, values: np.ndarray, layout: ArrayLayout, changed: str) -> None:
+        super().__init__(values, np.empty(0, np.int64), layout, changed)
+        self.expected = self.cast(values)
         self.stored = np.empty_like(self.expected)
 
     def compare(self, start: int, stored: np.ndarray) -> None:
