@@ -18,7 +18,7 @@ from zarr_core._util.redaction import redact
 from zarr_core._util.units import format_size
 from zarr_core.errors import SourceError, ZarrCoreError
 from zarr_core.points.convert.conversion import ConversionReport, convert, iter_convert, run_conversion
-from zarr_core.points.convert.plan import ConversionPreview, preview
+from zarr_core.points.convert.job import ConversionPreview, preview
 from zarr_core.points.convert.publish import publish
 from zarr_core.points.convert.request import ConversionRequest
 from zarr_core.points.convert.sample import ConversionResult, SampleOutcome

@@ -18,8 +18,7 @@ from zarr_core.errors import ZarrCoreError
 from zarr_core.matrix import WideMatrix
 from zarr_core.matrix.store.head import HEAD
 from zarr_core.points.convert.conversion import convert_samples
-from zarr_core.points.convert.job import ConversionJob
-from zarr_core.points.convert.plan import Task
+from zarr_core.points.convert.job import ConversionJob, Task
 from zarr_core.points.convert.publish import Pending, commit_results
 from zarr_core.points.convert.request import ConversionRequest
 from zarr_core.points.convert.writer import Repair

@@ -31,8 +31,7 @@ from zarr_core._util.units import format_size
 from zarr_core.errors import CommitConflict, SourceError, StoreError
 from zarr_core.format.object_names import ZARR_JSON, sample_folder, spelled_alike
 from zarr_core.format.packed import SUFFIX
-from zarr_core.points.convert.job import ConversionJob
-from zarr_core.points.convert.plan import Task, plan
+from zarr_core.points.convert.job import ConversionJob, Task, plan
 from zarr_core.points.convert.publish import Pending, PublishReport, check_vanished, commit_results
 from zarr_core.points.convert.request import ConversionRequest, of_fields
 from zarr_core.points.convert.sample import ConversionResult, Status, convert_sample, failure, quarantined

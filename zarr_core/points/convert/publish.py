@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
 from zarr_core.errors import CollectedError, RetirementError, SourceError, StoreError
-from zarr_core.points.convert.job import ConversionJob, check_dataset
+from zarr_core.points.convert.job import ConversionJob, check_dataset, vanished_samples
 from zarr_core.points.convert.request import ConversionRequest, of_fields
 from zarr_core.points.store.columns import columns_of, find_misfits, with_recorded_fields, without
 from zarr_core.points.store.head import HEAD
@@ -285,23 +285,6 @@ def _check_settings(job: ConversionJob, current: StoreManifest | None) -> None:
     replaced = current_settings(job.manifest) if job.request.reconvert and job.manifest else None
     if recorded != replaced:
         check_agreement(job.writer.storage, recorded, job.writer.settings)
-
-
-def vanished_samples(
-    request: ConversionRequest, selection: Selection, start: StoreManifest
-) -> tuple[set[str], set[str]]:
-    """The samples to retire, because the source no longer has them; and those that are too many to be retired."""
-    known = {*start.samples, *start.quarantine} - selection.present
-    if not isinstance(request.retire_vanished, bool):
-        known.intersection_update(request.retire_vanished)
-    if not known or not request.retire_vanished:
-        return set(), set()
-    # Another converter may have committed samples that arrived later.
-    vanished = known.difference(selection.source.discover(sorted(known)))
-    stored = vanished & start.samples.keys()
-    share = request.max_retired_share
-    most = max(1, share * len(start.samples)) if share else 0
-    return (set(), stored) if len(stored) > most else (vanished, set())
 
 
 def _report(

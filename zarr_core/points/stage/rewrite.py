@@ -21,7 +21,7 @@ from zarr_core.format.object_names import ATTRIBUTES_KEY, ZARR_JSON
 from zarr_core.format.packed import PACKED_KEY, PackedGroup, chunk_name, head_bytes, parse_head
 from zarr_core.format.shards import ChunkIndex, pack_lengths, shard_index, unpack_lengths
 from zarr_core.points.convert.writer import GroupWriter, write_metadata
-from zarr_core.points.stage.archive import Piece, is_whole, read_pieces, remove_leftovers
+from zarr_core.points.stage.as_stored import Piece, is_whole, read_pieces, remove_leftovers
 from zarr_core.points.stage.task import Item, StagedSample, StageTask, group_name
 from zarr_core.points.store.group import SOURCE_POINTS, entry_of, head_of, is_complete, only_fields, recorded_attributes
 from zarr_core.points.store.manifest import SampleEntry

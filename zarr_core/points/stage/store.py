@@ -24,9 +24,8 @@ from zarr_core._util.processes import map_in_processes
 from zarr_core._util.units import format_size
 from zarr_core.errors import CommitConflict, StoreError, UnknownFieldError, ZarrCoreError
 from zarr_core.format.object_names import BLACKLISTS, ZARR_JSON, split_list
-from zarr_core.points.stage.archive import copy_archive
+from zarr_core.points.stage.as_stored import FolderCopy, copy_archive
 from zarr_core.points.stage.copy import Repacking, StageReport, StoreCopy
-from zarr_core.points.stage.folder import FolderCopy
 from zarr_core.points.stage.rewrite import RewrittenCopy
 from zarr_core.points.stage.task import FirstPoints, Item, StagedSample, StageTask
 from zarr_core.points.store.head import load_if_any, load_manifest
