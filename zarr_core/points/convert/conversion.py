@@ -24,7 +24,6 @@ from zarr_core._util.processes import (
     WorkerPool,
     calls_in_flight,
     each_result,
-    map_in_processes,
 )
 from zarr_core._util.time_limit import TimeLimitError, sample_seconds
 from zarr_core._util.units import format_size
@@ -320,14 +319,11 @@ def _convert_here(job: ConversionJob, tasks: Sequence[Task], seconds: float) -> 
         sample, repair = task
         return convert_sample(writer, source, sample, job.request.retry_quarantined, repair, seconds)
 
-    def failed(task: Task, error: Exception) -> ConversionResult:
-        return failure(task[0].sample_id, error)
-
-    with ExitStack() as cleanup:
-        threads = None
-        if together > 1:
-            threads = cleanup.enter_context(ThreadPoolExecutor(together, thread_name_prefix="zarr_core.convert"))
-        yield from map_in_processes(convert_one, tasks, 1, failed, threads)
+    if together <= 1:
+        yield from map(convert_one, tasks)
+        return
+    with ThreadPoolExecutor(together, thread_name_prefix="zarr_core.convert") as threads:
+        yield from threads.map(convert_one, tasks)
 
 
 def _with_progress(results: Iterable[ConversionResult], total: int) -> Iterator[ConversionResult]:

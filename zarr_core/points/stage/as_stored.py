@@ -225,7 +225,7 @@ class FolderCopy:
         self.meshes: dict[str, ObjectInfo] = {}
         if self.whole:
             for name, info in self.found.items():
-                if name.startswith(f"{entry.relpath}/{MESH}/"):
+                if name.startswith(f"{entry.relpath}/{MESH}/") and not strip_temp_suffix(name)[1]:
                     self.meshes[name] = info
         mesh_size = chunk_object_bytes({name: info.size for name, info in self.meshes.items()}, entry.relpath)
         if mesh_size != sum(recorded.values()):
@@ -265,9 +265,11 @@ class FolderCopy:
         folders = {name.rpartition("/")[0] for name in self.layouts}
         for name in sorted(folders | self.layouts.keys()):
             self._write(f"{name}/{ZARR_JSON}", self.source.read(f"{self.entry.relpath}/{name}/{ZARR_JSON}"))
-        for name, info in self.meshes.items():
-            if not strip_temp_suffix(name)[1]:
-                self._copy_mesh_object(name, info.size)
+        for original, info in self.meshes.items():
+            name = original.removeprefix(f"{self.entry.relpath}/")
+            if not (self.trusted and self.target_sizes.get(f"{self.relpath}/{name}") == info.size):
+                check = partial(check_mesh_object, original)
+                self._write(name, read_checked(self.source, original, 0, info.size, check))
         self._write(ZARR_JSON, self.group)
         return StagedSample(self.sample_id, self._staged_entry(copied + kept), copied, kept)
 
@@ -313,11 +315,6 @@ class FolderCopy:
         except CorruptChunkError as error:
             raise CorruptChunkError(f"{original}: {error}") from error
         return info.size, 0
-
-    def _copy_mesh_object(self, original: str, size: int) -> None:
-        name = original.removeprefix(f"{self.entry.relpath}/")
-        if not (self.trusted and self.target_sizes.get(f"{self.relpath}/{name}") == size):
-            self._write(name, read_checked(self.source, original, 0, size, partial(check_mesh_object, original)))
 
     def _write(self, name: str, data: bytes) -> None:
         path = f"{self.relpath}/{name}"
