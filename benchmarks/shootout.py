@@ -30,9 +30,9 @@ from benchmarks.servers import ProxyProcess, s3_endpoint
 from benchmarks.synthetic import make_source, make_store
 from zarr_core.points.convert.conversion import convert
 from zarr_core.points.store.settings import ConversionSettings, Layout
+from zarr_core.shootout.budget import MeasurementError
 from zarr_core.shootout.candidates import OURS, Candidate, Loader, candidate, codecs
 from zarr_core.shootout.loading import Reading, Timer
-from zarr_core.shootout.planner import MeasurementError
 from zarr_core.shootout.request import ShootoutRequest
 from zarr_core.shootout.run import measure_all, take_workload, worker_counts
 from zarr_core.shootout.tiers import Tier, footprint

@@ -15,12 +15,12 @@ import numpy as np
 import pytest
 
 from zarr_core.shootout import loading
+from zarr_core.shootout.budget import MeasurementError
 from zarr_core.shootout.candidates import Loader
 from zarr_core.shootout.formats import Entry
 from zarr_core.shootout.formats.files import Window
 from zarr_core.shootout.formats.samples import Draws, Samples
 from zarr_core.shootout.loading import Reading, Timer
-from zarr_core.shootout.planner import MeasurementError
 
 IDS = ("s0", "s1", "s2")
 

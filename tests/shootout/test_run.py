@@ -23,14 +23,15 @@ from zarr_core.matrix import WideMatrix
 from zarr_core.points.store.head import load_manifest
 from zarr_core.shootout import candidates, loading, run, run_shootout, turns, workload
 from zarr_core.shootout.__main__ import main
+from zarr_core.shootout.budget import Budget
 from zarr_core.shootout.candidates import COLUMNS, LOSSY, OURS, Candidate, Loader, candidate, chunk_sizes
 from zarr_core.shootout.formats import Entry
 from zarr_core.shootout.formats.files import Window
 from zarr_core.shootout.measurement import Case, Measurement, Measurements
 from zarr_core.shootout.page import render_page
-from zarr_core.shootout.planner import Planner
 from zarr_core.shootout.request import ShootoutRequest
 from zarr_core.shootout.tiers import Tier
+from zarr_core.shootout.turns import take_turns
 from zarr_core.shootout.verdict import judge
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -146,7 +147,9 @@ def test_a_format_that_keeps_its_files_in_memory_does_not_stop_the_others(
     monkeypatch.setattr(run, "memory_bytes", lambda: 1)
     options = ShootoutRequest(str(store), {"scratch": str(tmp_path)}, samples=1)
     with Tier("scratch", str(tmp_path)) as tier:
-        shootout = run._Run(options, [tier], run.take_workload(options, tmp_path / "samples"), tmp_path)
+        shootout = run._Run(
+            options, Budget(math.inf), [tier], run.take_workload(options, tmp_path / "samples"), tmp_path
+        )
         tier.dropped = False
 
         def is_cold(name: str, workers: int = 0) -> bool:
@@ -169,7 +172,7 @@ def test_workers_beyond_the_shards_or_batches_are_named(
     assert run.worker_counts(1) == [1]
     options = ShootoutRequest(str(store), {"scratch": str(tmp_path)}, samples=3, batch_size=2)
     workload = run.take_workload(options, tmp_path / "samples")
-    shootout = run._Run(options, [], workload, tmp_path)
+    shootout = run._Run(options, Budget(math.inf), [], workload, tmp_path)
     m = Measurement("scratch", candidate(shootout.entries[".npy"], "", 0, "points"), "draws", [1.0])
     assert shootout._most_workers(m) is None
     m.cold = True
@@ -199,13 +202,11 @@ def test_settings_that_can_be_told_from_the_best_leave_the_turns(
 
     monkeypatch.setattr(run._Run, "_time", measure)
     with Tier("scratch", str(tmp_path)) as tier:
-        shootout = run._Run(options, [tier], workload, tmp_path)
+        shootout = run._Run(options, Budget(math.inf), [tier], workload, tmp_path)
         entries = {entry.name: entry for entry in workload.entries}
         settings = [candidate(entries[name], "none", 64, "points") for name in rates]
         shootout.measured = Measurements(Measurement("scratch", each, "draws", [60.0]) for each in settings)
-        planner = Planner(math.inf)
-        planner.add(shootout.turns.steps([shootout.measured], 1))
-        planner.run()
+        take_turns([shootout.measured], shootout.budget, shootout._again)
     assert measured == [*rates, OURS, "pickle", ".npy"], "the second turn in reverse, without the slow one"
     assert {m.format for m in shootout.measured if m.compared} == {".npy", "pickle", OURS}, "and the best store"
 
@@ -226,7 +227,7 @@ def simulated(
     for name, value in {"_TURNS": 10, "_TURNS_OF_ALL": 3}.items():
         monkeypatch.setattr(turns, name, value)
     monkeypatch.setattr(run._Run, "_workers", _WORKERS)
-    monkeypatch.setattr(run, "Planner", partial(Planner, clock=lambda: now))
+    monkeypatch.setattr(run, "Budget", partial(Budget, clock=lambda: now))
     monkeypatch.setattr(run, "time", SimpleNamespace(monotonic=lambda: now))
     monkeypatch.setattr(loading.Timer, "epochs", measure)
     return run.measure_all(options), now

@@ -18,9 +18,9 @@ from zarr_core.errors import StoreError, ZarrCoreError
 from zarr_core.matrix import WideMatrix
 from zarr_core.shootout import candidates, run, run_shootout, tiers
 from zarr_core.shootout.__main__ import _tiers, main
+from zarr_core.shootout.budget import MeasurementError
 from zarr_core.shootout.candidates import candidate
 from zarr_core.shootout.measurement import Case, Measurement
-from zarr_core.shootout.planner import MeasurementError
 from zarr_core.shootout.request import ShootoutRequest
 from zarr_core.shootout.tiers import Tier
 from zarr_core.shootout.verdict import judge

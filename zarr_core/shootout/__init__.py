@@ -5,8 +5,8 @@ formats and settings, reads batches of each with a DataLoader and in threads, an
 ``shootout.html``.
 
 ``workload`` takes samples, ``tiers`` holds them, ``loading`` reads them.
-``planner`` runs the measurements by importance until the budget is used; ``run`` adds those that follow from results;
-``turns`` repeats the fastest in turns. ``verdict`` decides from the numbers alone.
+``run`` takes the measurements by importance until the ``budget`` is used; ``turns`` repeats the fastest in turns.
+``verdict`` decides from the numbers alone.
 """
 
 from __future__ import annotations

@@ -17,9 +17,9 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_in
 from torch.utils.data._utils.pin_memory import pin_memory
 
 from zarr_core.loader.threads import map_in_threads
+from zarr_core.shootout.budget import MeasurementError
 from zarr_core.shootout.candidates import NO_WORKERS, Loader
 from zarr_core.shootout.formats import Entry, Format, stacked
-from zarr_core.shootout.planner import MeasurementError
 
 # Bytes read from a device, as a share of the bytes of the batches, from which files were not in memory. Compression and
 # values that are all equal make it small.

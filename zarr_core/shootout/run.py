@@ -6,11 +6,13 @@ import math
 import statistics
 import tempfile
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
+from itertools import chain, zip_longest
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, get_args
 
@@ -21,14 +23,14 @@ from zarr_core.format.codecs import BOUNDED_CODEC, DEFAULT_CODEC, Codec
 from zarr_core.matrix.store.head import HEAD as MATRIX
 from zarr_core.points.store.settings import ConversionSettings, Layout
 from zarr_core.reports.environment import cores, environment, memory_bytes
+from zarr_core.shootout.budget import Budget, MeasurementError
 from zarr_core.shootout.candidates import BOUNDED, LOSSY, NO_WORKERS, OURS, Candidate, Loader, candidate, codecs
 from zarr_core.shootout.formats import Entry
 from zarr_core.shootout.loading import Reading, Timer, Timing
 from zarr_core.shootout.measurement import Case, Measurement, Measurements, bytes_of_all, choose
-from zarr_core.shootout.planner import MeasurementError, Planner, Step
 from zarr_core.shootout.request import ShootoutRequest
 from zarr_core.shootout.tiers import Copies, Tier
-from zarr_core.shootout.turns import Turns, leaders
+from zarr_core.shootout.turns import leaders, take_turns
 from zarr_core.shootout.verdict import format_rate, judge
 from zarr_core.shootout.workload import Workload, take_matrix, take_points
 from zarr_core.storage import Storage
@@ -48,9 +50,6 @@ _WITH_WORKERS = 3
 _SPEEDUP = 1.1
 # How close to the fastest a codec is that is measured with all chunk sizes.
 _NEAR = 0.7
-# Parts of the time after which no more steps of these priorities run, so that those which follow fit: formats, settings
-# of stores, threads and workers, further draws, turns.
-_PARTS = {1: 0.55, 2: 0.62, 3: 0.68, 4: 0.8, 5: 0.97}
 
 
 def measure_all(request: ShootoutRequest) -> dict[str, Any]:
@@ -61,16 +60,19 @@ def measure_all(request: ShootoutRequest) -> dict[str, Any]:
         StoreError, SourceError: the source or a tier cannot be used.
     """
     with ExitStack() as cleanup:
-        bar = _Bar(total=1, unit="measurement", desc="shootout", disable=not request.progress)
-        cleanup.enter_context(bar)
-        planner = Planner(request.budget * (1 - _RESERVE), show=bar.show, parts=_PARTS)
+        bar = cleanup.enter_context(tqdm(total=request.budget, desc="shootout", disable=not request.progress))
+
+        def show(name: str, left: float) -> None:
+            bar.n = request.budget - left
+            bar.set_postfix_str(f"{left:.0f} s of the budget left; {name}")
+
+        budget = Budget(request.budget * (1 - _RESERVE), show=show)
         tiers = [cleanup.enter_context(Tier(name, place)) for name, place in request.tiers.items()]
         folder = Path(cleanup.enter_context(tempfile.TemporaryDirectory(prefix="zarr-core-shootout-")))
         end = time.monotonic() + _TAKING * request.budget
-        run = _Run(request, tiers, take_workload(request, folder, end), folder)
-        planner.add(run.first_steps())
-        planner.run()
-        return run.report(planner)
+        run = _Run(request, budget, tiers, take_workload(request, folder, end), folder)
+        run.measure()
+        return run.report()
 
 
 def take_workload(request: ShootoutRequest, folder: Path, end: float = math.inf) -> Workload:
@@ -94,16 +96,6 @@ def take_workload(request: ShootoutRequest, folder: Path, end: float = math.inf)
     return workload
 
 
-class _Bar(tqdm):  # type: ignore[type-arg]
-    """The progress bar: steps done, and what is left of the budget."""
-
-    def show(self, name: str, done: int, known: int, left: float) -> None:
-        """See :class:`Planner`."""
-        self.total, self.n = known, done
-        minutes, seconds = divmod(round(max(left, 0)), 60)
-        self.set_postfix_str(f"{minutes}:{seconds:02d} of the budget left; {name}")
-
-
 class _Run:
     """State of one shootout.
 
@@ -113,14 +105,17 @@ class _Run:
         reads: name of the draws that the recommendation is for.
     """
 
-    def __init__(self, request: ShootoutRequest, tiers: list[Tier], workload: Workload, folder: Path) -> None:
-        self.request, self.workload = request, workload
+    def __init__(
+        self, request: ShootoutRequest, budget: Budget, tiers: list[Tier], workload: Workload, folder: Path
+    ) -> None:
+        self.request, self.budget, self.workload = request, budget, workload
         self.tiers = {tier.name: tier for tier in tiers}
         self.measured = Measurements()
         self.absent: list[tuple[str, str]] = []
         self.copies = Copies(workload.samples, folder)
-        self.turns = Turns(self._again, time.monotonic)
         self._seconds = min(max(request.budget * _PART, _SHORTEST), _LONGEST)
+        # Measurements of the other draws: importance, tier, candidate, and draws.
+        self._further: list[tuple[int, Tier, Candidate, str]] = []
         facts = workload.facts
         self.reads, self.unit = next(iter(workload.draws)), facts["unit"]
         try:
@@ -140,28 +135,151 @@ class _Run:
     def _leave_out(self, what: str, reason: str) -> None:
         self.absent.append((what, reason))
 
-    # --- steps
+    def measure(self) -> None:
+        """Important measurements first, each with the time that those before it may not use."""
+        self.budget.begin()
+        for part, measure in (
+            (0.55, self._formats),
+            (0.62, self._layouts),
+            (0.62, self._codecs),
+            (0.62, self._chunks),
+            (0.68, self._workers),
+            (0.68, self._prefetch),
+            (0.68, self._decoding),
+            (0.8, self._further_draws),
+            (0.97, self._turns),
+            (1, self._missing_memory),
+        ):
+            self.budget.allow(part)
+            measure()
 
-    def first_steps(self) -> Iterable[Step]:
-        """Each format on each tier; later steps follow from their results."""
+    # --- what is measured
+
+    def _formats(self) -> None:
+        """Each format on each tier."""
         for place, entry in enumerate(self.workload.entries):
             if self.request.formats is not None and entry.name not in self.request.formats:
                 continue
             if not entry.installed:
                 self._leave_out(entry.name, f"{entry.package} is not installed")
                 continue
-            for number, tier in enumerate(self.tiers.values()):
-                if not tier.local and not entry.make().remote:
+            for tier in self.tiers.values():
+                if tier.local or entry.make().remote:
+                    self._all_draws(place, tier, self._candidate(entry))
+                else:
                     self._leave_out(f"{entry.name} on {tier.name}", "it reads local files only")
-                    continue
-                for reads in entry.reads or self.workload.draws:
-                    priority = 1 if reads == self.reads else 4
-                    yield self._reading((priority, place, number), tier, self._candidate(entry), reads)
-        yield Step((2,), "choice of store settings", self._sweep)
-        yield Step((3,), "choice of threads and workers", self._workers)
-        yield Step((3, 8), "choice of prefetching", self._prefetch)
-        yield Step((3, 9), "choice of the fastest", self._decoding)
-        yield Step((5,), "choice of finalists", self._finalists)
+
+    def _layouts(self) -> None:
+        """The other layouts of a point store, each read in all ways."""
+        if self.unit == "points" and self.measured.where(format=OURS):
+            for tier in self.tiers.values():
+                for layout in get_args(Layout):
+                    if layout != self.layout:
+                        self._all_draws(0, tier, self._candidate(self.entries[OURS], layout=layout))
+
+    def _codecs(self) -> None:
+        """Codecs, with the fastest layout of each tier."""
+        stores = [store for tier in self.tiers.values() for store in self._of(tier).where(format=OURS).fastest[:1]]
+        for best in stores:
+            tier, layout = self.tiers[best.tier], best.candidate.layout
+            for codec in codecs(self.codec)[1:]:
+                self._measure(tier, self._candidate(self.entries[OURS], codec, layout=layout))
+            if self.unit == "points" and BOUNDED.installed:
+                self._measure(tier, self._candidate(BOUNDED, BOUNDED_CODEC, layout=layout))
+        if stores and self.unit == "points" and not BOUNDED.installed:
+            self._leave_out(LOSSY, f"{BOUNDED.package} is not installed")
+
+    def _chunks(self) -> None:
+        """Chunk sizes, with the fastest codecs of each tier."""
+        fast = []
+        for tier in self.tiers.values():
+            stores = self._of(tier).where(format=OURS).fastest
+            fast.append([m for m in stores if m.median >= _NEAR * stores[0].median])
+        for m in _firsts_first(fast):
+            for size in self.workload.chunk_sizes[1:]:
+                chosen = self._candidate(self.entries[OURS], m.candidate.codec, size, m.candidate.layout)
+                self._measure(self.tiers[m.tier], chosen)
+
+    def _workers(self) -> None:
+        """The fastest settings with threads and with workers.
+
+        More than one of them only if they can be the fastest: n are at most n times as fast as one.
+        """
+        for m in _firsts_first([self._fastest(tier) for tier in self.tiers.values()]):
+            tier = self.tiers[m.tier]
+            for one, *more in self._loaders(m):
+                self._measure(tier, m.candidate, loader=one)
+                found = self._of(tier)
+                alone = found.where(candidate=m.candidate, loader=one)
+                for loader in more:
+                    if alone and _SPEEDUP * loader.parallel * alone[0].median < found.fastest[0].median:
+                        what = f"{m.candidate.label}, {loader.words}, on {tier.name}"
+                        rate = format_rate(alone[0].median)
+                        self._leave_out(what, f"cannot be the fastest: {one.words} made {rate}/s")
+                    else:
+                        self._measure(tier, m.candidate, loader=loader)
+
+    def _loaders(self, m: Measurement) -> Iterator[list[Loader]]:
+        """Threads to compare, and workers; in ascending numbers. Threads come first: they take less time to measure."""
+        counts = worker_counts(self._most_workers(m))
+        reason = m.candidate.entry.make().without_threads
+        if reason:
+            self._leave_out(f"{m.format} on {m.tier} with threads", reason)
+        else:
+            yield [Loader(threads=count) for count in counts]
+        yield list(map(Loader, counts))
+
+    def _most_workers(self, m: Measurement) -> int | None:
+        """Workers or threads of a format that have something to read; None if any number has."""
+        limits = []
+        if m.candidate.entry.make().streams:
+            shards = self.copies.footprint(m.candidate)["objects"]
+            limits.append((shards, f"the samples measured make {shards} shards"))
+        if m.cold:  # only one epoch is timed
+            batches = self._reading(m, "").epoch
+            limits.append((batches, f"an epoch of the samples measured has {batches} batches"))
+        if not limits:
+            return None
+        most, reason = min(limits)
+        if most < worker_counts()[-1]:
+            what = f"{m.format} on {m.tier} with more than {most} workers or threads"
+            self._leave_out(what, f"{reason}; --limit sets their number")
+        return most
+
+    def _prefetch(self) -> None:
+        """Deeper prefetching and pinned memory, where threads or workers are not slower than none."""
+        import torch
+
+        if not torch.cuda.is_available():
+            self._leave_out("pinned memory", "there is no CUDA device")
+        fastest = [m for tier in self.tiers.values() for m in self._of(tier).fastest[:1] if m.loader.parallel]
+        for m in fastest:
+            self._measure(self.tiers[m.tier], m.candidate, loader=replace(m.loader, prefetch=4))
+        if torch.cuda.is_available():
+            for m in fastest:
+                self._measure(self.tiers[m.tier], m.candidate, loader=replace(m.loader, pin=True))
+
+    def _decoding(self) -> None:
+        """The fastest settings, read from local files in memory: what is left without storage."""
+        for tier in self.tiers.values():
+            for m in self._fastest(tier)[:1]:
+                self._measure_in_memory(m)
+                self._measure_in_memory(self._of(tier).fastest[0])
+
+    def _further_draws(self) -> None:
+        for _, tier, chosen, reads in sorted(self._further, key=itemgetter(0)):
+            self._measure(tier, chosen, reads)
+
+    def _turns(self) -> None:
+        take_turns([leaders(self._of(tier)) for tier in self.tiers.values()], self.budget, self._again)
+
+    def _missing_memory(self) -> None:
+        for tier in self.tiers.values():
+            found = self._of(tier)
+            if found and choose(found).memory is None:
+                self._measure_in_memory(choose(found))
+
+    # --- how it is measured
 
     def _candidate(
         self, entry: Entry, codec: str | None = None, chunk: int | None = None, layout: Any = None
@@ -170,27 +288,23 @@ class _Run:
         chunk = chunk or self.workload.chunk_sizes[0]
         return candidate(entry, codec or self.codec, chunk, self.unit, layout or self.layout)
 
-    def _reading(
-        self,
-        priority: tuple[int, ...],
-        tier: Tier,
-        chosen: Candidate,
-        reads: str | None = None,
-        loader: Loader = NO_WORKERS,
-    ) -> Step:
-        """A measurement; by default of the draws that the recommendation is for."""
+    def _all_draws(self, place: int, tier: Tier, chosen: Candidate) -> None:
+        """Measure the draws that the recommendation is for; the others later, in the order of their places."""
+        for reads in chosen.entry.reads or self.workload.draws:
+            if reads == self.reads:
+                self._measure(tier, chosen)
+            else:
+                self._further.append((place, tier, chosen, reads))
+
+    def _measure(self, tier: Tier, chosen: Candidate, reads: str = "", loader: Loader = NO_WORKERS) -> None:
+        """A measurement, if there is time; by default of the draws that the recommendation is for."""
         m = Measurement(tier.name, chosen, reads or self.reads, [], loader)
         settings = f", {loader.words}" if loader.parallel else ""
+        name = f"{m.reads}: {chosen.label}{settings}, on {tier.name}"
         kind = f"{tier.name} {m.reads} {bool(loader.workers)} {chosen.copy not in tier.copies}"
-        return Step(
-            priority,
-            f"{m.reads}: {chosen.label}{settings}, on {tier.name}",
-            partial(self._measure, m, tier),
-            kind,
-            3 + 3 * loader.workers,
-        )
+        self.budget.take(name, kind, 3 + 3 * loader.workers, partial(self._measure_on, tier, m))
 
-    def _measure(self, m: Measurement, tier: Tier, end: float) -> None:
+    def _measure_on(self, tier: Tier, m: Measurement, end: float) -> None:
         if tier.local or not m.workers:
             self._put(tier, m.candidate, end)
         began = time.monotonic()
@@ -221,9 +335,8 @@ class _Run:
         tier.put(chosen.copy, folder, min(end - time.monotonic(), _COPYING * self.request.budget))
 
     def _timer(self, m: Measurement, place: str, end: float) -> Timer:
-        reading = self._what(m, place)
         end = min(end, time.monotonic() + _SHARE * self.request.budget)
-        return Timer(reading, end, _REPETITIONS, self._seconds)
+        return Timer(self._reading(m, place), end, _REPETITIONS, self._seconds)
 
     def _time(self, m: Measurement, place: str, end: float, cold: bool = False) -> Timing:
         return self._timer(m, place, end).epochs(cold)
@@ -238,141 +351,26 @@ class _Run:
         timing = self._timer(m, tier.place(m.candidate.copy), end).first_epochs(drop)
         return None if timing.from_device is False else timing
 
-    def _what(self, m: Measurement, place: str) -> Reading:
+    def _reading(self, m: Measurement, place: str) -> Reading:
         ready = str(self.copies.local(m.candidate))
         return Reading(m.candidate.entry, place, self.workload.draws[m.reads], self.request.batch_size, m.loader, ready)
 
-    def _sweep(self, _: float) -> Iterable[Step]:
-        """Layouts, each read in all ways; then codecs with the fastest one; then chunk sizes with the best codecs."""
-        if not self.measured.where(format=OURS):
-            return
-        others = [layout for layout in get_args(Layout) if layout != self.layout] if self.unit == "points" else []
-        for number, tier in enumerate(self.tiers.values()):
-            for layout in others:
-                chosen = self._candidate(self.entries[OURS], layout=layout)
-                for reads in self.workload.draws:
-                    priority = 2 if reads == self.reads else 4
-                    yield self._reading((priority, 0, number), tier, chosen, reads)
-        yield Step((2, 1), "choice of a layout", self._codecs)
+    def _measure_in_memory(self, m: Measurement) -> None:
+        """The rate of a setting with its files in memory, if there is time."""
 
-    def _codecs(self, _: float) -> Iterable[Step]:
-        for number, tier in enumerate(self.tiers.values()):
-            for best in self._of(tier).where(format=OURS).fastest[:1]:
-                for codec in codecs(self.codec)[1:]:
-                    chosen = self._candidate(self.entries[OURS], codec, layout=best.candidate.layout)
-                    yield self._reading((2, 2, number), tier, chosen)
-                if self.unit == "points" and BOUNDED.installed:
-                    chosen = self._candidate(BOUNDED, BOUNDED_CODEC, layout=best.candidate.layout)
-                    yield self._reading((2, 2, number, 1), tier, chosen)
-        if self.unit == "points" and not BOUNDED.installed:
-            self._leave_out(LOSSY, f"{BOUNDED.package} is not installed")
-        yield Step((2, 3), "choice of a codec", self._chunks)
-
-    def _chunks(self, _: float) -> Iterable[Step]:
-        for number, tier in enumerate(self.tiers.values()):
-            stores = self._of(tier).where(format=OURS).fastest
-            for place, m in enumerate(stores):
-                if m.median < _NEAR * stores[0].median:
-                    break
-                for size in self.workload.chunk_sizes[1:]:
-                    chosen = self._candidate(self.entries[OURS], m.candidate.codec, size, m.candidate.layout)
-                    yield self._reading((2, 4, place, number), tier, chosen)
-
-    def _workers(self, _: float) -> Iterable[Step]:
-        """The fastest settings with a thread and with a worker; more follow."""
-        for number, tier in enumerate(self.tiers.values()):
-            for place, m in enumerate(self._fastest(tier)):
-                for kind, (one, *more) in enumerate(self._loaders(m)):
-                    priority = (3, place, number, kind)
-                    yield self._reading(priority, tier, m.candidate, loader=one)
-                    choice = partial(self._more_workers, tier, m.candidate, one, more, priority)
-                    yield Step((*priority, 0), f"choice of {one.words}", choice)
-
-    def _loaders(self, m: Measurement) -> Iterable[list[Loader]]:
-        """Threads to compare, and workers; in ascending numbers. Threads come first: they take less time to measure."""
-        counts = worker_counts(self._most_workers(m))
-        reason = m.candidate.entry.make().without_threads
-        if reason:
-            self._leave_out(f"{m.format} on {m.tier} with threads", reason)
-        else:
-            yield [Loader(threads=count) for count in counts]
-        yield list(map(Loader, counts))
-
-    def _more_workers(
-        self, tier: Tier, chosen: Candidate, one: Loader, more: Sequence[Loader], priority: tuple[int, ...], _: float
-    ) -> Iterable[Step]:
-        """More threads or workers than one, unless they cannot be the fastest: n are at most n times as fast as one."""
-        found = self._of(tier)
-        alone = found.where(candidate=chosen, loader=one)
-        for loader in more:
-            if alone and _SPEEDUP * loader.parallel * alone[0].median < found.fastest[0].median:
-                what = f"{chosen.label}, {loader.words}, on {tier.name}"
-                self._leave_out(what, f"cannot be the fastest: {one.words} made {format_rate(alone[0].median)}/s")
-                continue
-            yield self._reading((*priority, loader.parallel), tier, chosen, loader=loader)
-
-    def _most_workers(self, m: Measurement) -> int | None:
-        """Workers or threads of a format that have something to read; None if any number has."""
-        limits = []
-        if m.candidate.entry.make().streams:
-            shards = self.copies.footprint(m.candidate)["objects"]
-            limits.append((shards, f"the samples measured make {shards} shards"))
-        if m.cold:  # only one epoch is timed
-            batches = self._what(m, "").epoch
-            limits.append((batches, f"an epoch of the samples measured has {batches} batches"))
-        if not limits:
-            return None
-        most, reason = min(limits)
-        if most < worker_counts()[-1]:
-            what = f"{m.format} on {m.tier} with more than {most} workers or threads"
-            self._leave_out(what, f"{reason}; --limit sets their number")
-        return most
-
-    def _prefetch(self, _: float) -> Iterable[Step]:
-        """Deeper prefetching and pinned memory, where threads or workers are not slower than none."""
-        import torch
-
-        if not torch.cuda.is_available():
-            self._leave_out("pinned memory", "there is no CUDA device")
-        for number, tier in enumerate(self.tiers.values()):
-            for best in self._of(tier).fastest[:1]:
-                if not best.loader.parallel:
-                    continue
-                deeper, pinned = replace(best.loader, prefetch=4), replace(best.loader, pin=True)
-                yield self._reading((3, 8, 1, number), tier, best.candidate, loader=deeper)
-                if torch.cuda.is_available():
-                    yield self._reading((3, 8, 2, number), tier, best.candidate, loader=pinned)
-
-    def _decoding(self, _: float) -> Iterable[Step]:
-        """The fastest settings, read from local files in memory: what is left without storage."""
-        for tier in self.tiers.values():
-            for m in self._fastest(tier)[:1]:
-                yield self._from_memory(m)
-                yield self._from_memory(self._of(tier).fastest[0])
-
-    def _from_memory(self, m: Measurement, priority: tuple[int, ...] = (3, 9, 1)) -> Step:
-        def work(end: float) -> None:
+        def measure(end: float) -> None:
             timing = self._time(m, str(self.copies.local(m.candidate)), end)
             same = self.measured.where(candidate=m.candidate, reads=m.reads, workers=m.workers, threads=m.threads)
             for other in same:
                 other.memory = statistics.median(timing.rates)
 
-        return Step(priority, f"from memory: {m.setting}", work, f"memory {bool(m.workers)}", 2 + 3 * m.workers)
-
-    def _finalists(self, end: float) -> Iterable[Step]:
-        yield from self.turns.begin([leaders(self._of(tier)) for tier in self.tiers.values()], end)
-        yield Step((6,), "choice of the fastest", self._missing_memory)
+        self.budget.take(f"from memory: {m.setting}", f"memory {bool(m.workers)}", 2 + 3 * m.workers, measure)
 
     def _again(self, m: Measurement, end: float) -> list[float]:
+        """Rates of a setting once more."""
         tier = self.tiers[m.tier]
         timing = self._time_cold(m, tier, end) if m.cold else self._time(m, tier.place(m.candidate.copy), end)
         return timing.rates if timing else []
-
-    def _missing_memory(self, _: float) -> Iterable[Step]:
-        for tier in self.tiers.values():
-            found = self._of(tier)
-            if found and choose(found).memory is None:
-                yield self._from_memory(choose(found), (6, 1))
 
     # --- what there is
 
@@ -390,10 +388,10 @@ class _Run:
             chosen.append(best[OURS])
         return chosen
 
-    def report(self, planner: Planner) -> dict[str, Any]:
+    def report(self) -> dict[str, Any]:
         """The content of ``shootout.json``."""
         if not self.measured:
-            reason = ": ".join((planner.not_run or self.absent)[0])
+            reason = ": ".join((self.budget.left_out or self.absent)[0])
             raise ZarrCoreError(f"nothing was measured; {reason}")
         for m in self.measured:  # counted where one batch is read at a time, in this process
             for alone in self.measured.where(tier=m.tier, candidate=m.candidate, reads=m.reads, loader=NO_WORKERS):
@@ -407,7 +405,7 @@ class _Run:
         facts = {**self.workload.facts, "codec": self.codec}
         batch_size, price = self.request.batch_size, self.request.price_per_1000_gets
         case = Case(self.measured, tiers, facts, rates, batch_size, price, memory_bytes())
-        not_measured = [*self.absent, *planner.not_run, *self.turns.left_out]
+        not_measured = [*self.absent, *self.budget.left_out]
         return {
             "format": 1,
             "created": datetime.now(UTC).isoformat(timespec="minutes"),
@@ -427,3 +425,8 @@ def worker_counts(most: int | None = None) -> list[int]:
     """Numbers of workers, and of threads, to compare with none; at most ``most``."""
     counts = {1, 2, min(cores(), 16)}
     return sorted(counts if most is None else {min(count, most) for count in counts})
+
+
+def _firsts_first(by_tier: Iterable[list[Measurement]]) -> Iterator[Measurement]:
+    """The first of each list, then the second ones, and so on."""
+    return filter(None, chain.from_iterable(zip_longest(*by_tier)))

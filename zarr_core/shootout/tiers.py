@@ -16,8 +16,8 @@ from typing import Any
 from zarr_core._util.redaction import redact, refuse_credentials
 from zarr_core._util.units import format_size
 from zarr_core.errors import StoreError, ZarrCoreError
+from zarr_core.shootout.budget import MeasurementError
 from zarr_core.shootout.candidates import Candidate
-from zarr_core.shootout.planner import MeasurementError
 from zarr_core.storage import Storage, is_local
 
 # Objects that are written to a URL at a time.
