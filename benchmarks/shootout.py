@@ -31,11 +31,11 @@ from benchmarks.synthetic import make_source, make_store
 from zarr_core.points.convert.conversion import convert
 from zarr_core.points.store.settings import ConversionSettings, Layout
 from zarr_core.shootout.budget import MeasurementError
-from zarr_core.shootout.candidates import OURS, Candidate, Loader, candidate, codecs
+from zarr_core.shootout.candidates import OURS, Candidate, Loader, codecs
 from zarr_core.shootout.loading import Reading, Timer
 from zarr_core.shootout.request import ShootoutRequest
 from zarr_core.shootout.run import measure_all, take_workload, worker_counts
-from zarr_core.shootout.tiers import Tier, footprint
+from zarr_core.shootout.tiers import Tier
 from zarr_core.shootout.verdict import format_rate
 
 BUCKET = "shootout"
@@ -87,22 +87,22 @@ class Sweep:
             if not entry.installed or reads not in (entry.reads or (reads,)) or not (tier.local or entry.make().remote):
                 continue
             if entry.name != OURS:
-                chosen.append(candidate(entry, current, work.chunk_sizes[0], unit))
+                chosen.append(entry.with_settings(current, work.chunk_sizes[0]))
                 continue
             layouts = get_args(Layout) if unit == "points" else (ConversionSettings.layout,)
             for layout, codec, size in product(layouts, codecs(current), work.chunk_sizes):
-                chosen.append(candidate(entry, codec, size, unit, layout))
+                chosen.append(entry.with_settings(codec, size, layout))
         for each in chosen:
             built = folder / "copies" / each.copy
             if not built.exists():
                 built.mkdir(parents=True)
-                each.entry.make().prepare(work.samples, built)
+                each.make().prepare(work.samples, built)
                 tier.put(each.copy, built)
         found: list[tuple[Loader, Candidate]] = []
         for each in chosen:
-            made = each.entry.make()
+            made = each.make()
             # A worker reads shards of its own.
-            shards = footprint(folder / "copies" / each.copy)["objects"] if made.streams else None
+            shards = len(list((folder / "copies" / each.copy).glob("*.tar"))) if made.streams else None
             for count in workers or [0, *worker_counts(shards)]:
                 found.append((Loader(count), each))
                 if count and not made.without_threads:
@@ -110,7 +110,7 @@ class Sweep:
         found.sort(key=lambda pair: pair[0].parallel)
         self.settings: dict[Setting, Candidate] = {}
         for loader, each in found:
-            self.settings[each.format, each.layout, each.codec, each.chunk, loader] = each
+            self.settings[each.name, each.layout, each.codec, each.chunk, loader] = each
 
     def measure(self, settings: Iterable[Setting], rounds: int) -> dict[Setting, float]:
         """Median items per second of settings, measured in turns."""
@@ -118,7 +118,7 @@ class Sweep:
         for _ in range(rounds):
             for setting in settings:
                 each = self.settings[setting]
-                reading = Reading(each.entry, self.tier.place(each.copy), self.draws, self.batch_size, setting[-1])
+                reading = Reading(each, self.tier.place(each.copy), self.draws, self.batch_size, setting[-1])
                 try:
                     end = time.monotonic() + 20
                     rates[setting] += Timer(reading, end, 3, 0.2).epochs().rates

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from zarr_core.shootout.formats import Entry
+from zarr_core.shootout.candidates import Candidate
 
 UNCOMPRESSED, COMPRESSED = "none", "blosc-lz4"
 
 
 @dataclass(frozen=True)
-class Rival(Entry):
+class Rival(Candidate):
     """A format of the benchmark.
 
     Attributes:
@@ -35,7 +35,7 @@ RIVALS = [
     Rival(".pt mmap", f"{_FORMATS}.files:Pt", {"mmap": True}),
     Rival(".pt load", f"{_FORMATS}.files:Pt", {"mmap": False}),
     Rival(LITDATA_PIECES, "benchmarks.rivals.formats:Pieces", {}, "litdata"),
-    Rival(LITDATA, f"{_FORMATS}.items:Whole", {}, "litdata"),
-    Rival(MDS, f"{_FORMATS}.items:MDS", {}, "streaming"),
+    Rival(LITDATA, f"{_FORMATS}.shards:Whole", {}, "litdata"),
+    Rival(MDS, f"{_FORMATS}.shards:MDS", {}, "streaming"),
     Rival("WebDataset", "benchmarks.rivals.formats:TarPerSample", {}, "webdataset"),
 ]

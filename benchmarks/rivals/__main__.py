@@ -33,7 +33,7 @@ from benchmarks.rivals import (
 )
 from benchmarks.synthetic import DRAWN, POINTS, make_source, make_store
 from zarr_core.points.read.reader import ZarrChunkReader
-from zarr_core.shootout.formats.samples import Draws, Runs
+from zarr_core.shootout.formats import Draws, Runs
 
 CHECKOUT = Path(__file__).parents[2]
 HOW_TO_INSTALL = "not measured: pip install -e '.[rivals]'"

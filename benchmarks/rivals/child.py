@@ -20,14 +20,14 @@ import numpy as np
 
 from benchmarks.rivals import RIVALS
 from benchmarks.rivals.formats import load_draws, prepare
-from zarr_core.shootout.formats import Entry
-from zarr_core.shootout.formats.samples import Draws
+from zarr_core.shootout.candidates import Candidate
+from zarr_core.shootout.formats import Draws
 
 
 class DrawDataset:
     """A map-style dataset of draws for torch's DataLoader; opens the rival in the process that reads."""
 
-    def __init__(self, entry: Entry, folder: Path, draws: Draws, length: int) -> None:
+    def __init__(self, entry: Candidate, folder: Path, draws: Draws, length: int) -> None:
         self._entry, self._folder, self._draws, self._length = entry, folder, draws, length
         self._rival: Any = None
 
@@ -49,7 +49,7 @@ def _nth(draws: Draws, number: int) -> tuple[str, int]:
     return samples[number % len(samples)], number // len(samples) % len(draws.runs[samples[0]])
 
 
-def through_loader(entry: Entry, folder: Path, draws: Draws, workers: int, seconds: float) -> float:
+def through_loader(entry: Candidate, folder: Path, draws: Draws, workers: int, seconds: float) -> float:
     """Draws per second that a DataLoader hands out, its start left out."""
     from torch.utils.data import DataLoader
 
@@ -68,7 +68,7 @@ def through_loader(entry: Entry, folder: Path, draws: Draws, workers: int, secon
     return count / passed
 
 
-def measure(entry: Entry, folder: Path, draws: Draws, seconds: float) -> dict[str, Any]:
+def measure(entry: Candidate, folder: Path, draws: Draws, seconds: float) -> dict[str, Any]:
     """See the keys."""
     found: dict[str, Any] = {}
     for workers in (1, 2):

@@ -11,12 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from zarr_core.shootout.formats import Entry
+from zarr_core.shootout.candidates import Candidate
+from zarr_core.shootout.formats import Draws, Samples
 from zarr_core.shootout.formats.files import HDF5, SampleFiles, Window
-from zarr_core.shootout.formats.items import Whole, optimize_items
-from zarr_core.shootout.formats.samples import Draws, Samples
+from zarr_core.shootout.formats.shards import Whole, arrays_of, optimize_items
 from zarr_core.shootout.formats.stores import Reader
-from zarr_core.shootout.formats.tars import arrays_of, write_item
 
 _CHUNK_POINTS = 16_384
 
@@ -26,7 +25,7 @@ def load_draws(path: Path) -> Draws:
     return Draws(**json.loads(path.read_text()))
 
 
-def prepare(entry: Entry, folder: Path, samples: Path, store: Path) -> None:
+def prepare(entry: Candidate, folder: Path, samples: Path, store: Path) -> None:
     """Write the samples into a new folder, or link the store of the same rows."""
     folder.mkdir(parents=True)
     made = entry.make()
@@ -81,7 +80,8 @@ class TarPerSample(SampleFiles):
         from webdataset import TarWriter
 
         with TarWriter(str(folder / f"{sample}.tar")) as writer:
-            write_item(writer, sample, samples)
+            fields = {f"{name}.npy": array for name, array in samples.arrays(sample).items()}
+            writer.write({"__key__": sample, **fields})
 
     def _arrays(self, sample: str) -> Mapping[str, np.ndarray]:
         from webdataset import WebDataset as Dataset

@@ -30,7 +30,7 @@ from zarr_core.matrix.store.head import named
 from zarr_core.points.stage.store import stage_store
 from zarr_core.points.statistics_files import load_statistics, statistics_hint
 from zarr_core.points.store.head import load_manifest
-from zarr_core.shootout.candidates import ENTRIES, Candidate, candidate
+from zarr_core.shootout.candidates import ENTRIES
 from zarr_core.shootout.measurement import Case, Measurement
 from zarr_core.shootout.request import ShootoutRequest
 from zarr_core.shootout.run import take_workload
@@ -100,9 +100,9 @@ def of_verify(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
 def of_shootout(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = described(place)
     tier = {"name": "t", "url": str(place / "a tier"), "local": True, "inodes_free": 1000}
-    chosen = Measurement("t", candidate(ENTRIES[0], "zstd:3", 8, "points"), "draws", [5.0])
+    chosen = Measurement("t", ENTRIES[0].with_settings("zstd:3", 8), "draws", [5.0])
     (webdataset,) = (entry for entry in ENTRIES if entry.name == "WebDataset")
-    exported = Measurement("t", Candidate(webdataset), "draws", [9.0])
+    exported = Measurement("t", webdataset, "draws", [9.0])
     for number, (root, kind) in enumerate([(source.store, None), (source.root, str(source.kind))]):
         folder = place / f"work {number}"
         folder.mkdir()

@@ -10,7 +10,7 @@ import pytest
 
 from tests.shootout.test_verdict import FACTS, TIERS
 from zarr_core.__main__ import app
-from zarr_core.shootout.candidates import ENTRIES, MATRIX_ENTRIES, Candidate, Loader, candidate
+from zarr_core.shootout.candidates import ENTRIES, MATRIX_ENTRIES, Loader
 from zarr_core.shootout.measurement import Case, Measurement
 from zarr_core.shootout.verdict import judge
 
@@ -19,16 +19,16 @@ def test_the_command_of_a_matrix_copies_it_with_the_settings_and_derives_columns
     ours, columns = MATRIX_ENTRIES[0], MATRIX_ENTRIES[-1]
     reads = {"samples": "whole samples", "features": "features of 8 samples"}
     facts = FACTS | {"unit": "features", "chunk_features": 100, "dataset_name": "betas", "reads": reads}
-    few = Measurement("scratch", candidate(columns, "none", 100, "features"), "features", [10.0])
+    few = Measurement("scratch", columns.with_settings("none", 100), "features", [10.0])
     for codec, command in (
         ("zstd:3", "matrix reindex /data/store /scratch/betas --chunk-features 100 --codec zstd:3"),
         ("none", "matrix /data/store --derive-columns"),
     ):
-        whole = Measurement("scratch", candidate(ours, codec, 100, "features"), "samples", [5.0])
+        whole = Measurement("scratch", ours.with_settings(codec, 100), "samples", [5.0])
         found = judge(Case([whole, few], TIERS, facts, {}, batch_size=8))
         assert found["command"].splitlines()[0] == f"zarr-core {command}"
     assert "To read features of 8 samples: zarr_core, column-major copy, chunk_features 100, none, no" in str(found)
-    exported = Measurement("scratch", Candidate(MATRIX_ENTRIES[2]), "samples", [9.0])
+    exported = Measurement("scratch", MATRIX_ENTRIES[2], "samples", [9.0])
     found = judge(Case([whole, exported], TIERS, facts, {}, batch_size=8))
     assert found["command"].splitlines() == [
         "zarr-core export h5ad /data/store /scratch/betas.h5ad",
@@ -55,9 +55,9 @@ def test_every_command_is_accepted_by_the_command_line(unit: str) -> None:
         reads = {"samples": "samples", "features": "features"}
         facts = {**FACTS, "source": source, "is_store": is_store, "reads": reads, "unit": unit, f"chunk_{unit}": 100}
         measured = [
-            Measurement(tier, candidate(entry, codec, 100, unit), "samples", [9.0], loader=Loader(2)),
-            Measurement(tier, candidate(entries[-1], codec, 100, unit), "features", [1.0]),
-            Measurement(tier, candidate(entries[0], codec, 100, unit), "samples", [5.0]),
+            Measurement(tier, entry.with_settings(codec, 100), "samples", [9.0], loader=Loader(2)),
+            Measurement(tier, entries[-1].with_settings(codec, 100), "features", [1.0]),
+            Measurement(tier, entries[0].with_settings(codec, 100), "samples", [5.0]),
         ]
         seen |= set(judge(Case(measured[: 2 + with_store], TIERS, facts, {}, batch_size=8))["command"].splitlines())
     found = [shlex.split(line)[1:] for line in sorted(seen) if line.startswith("zarr-core ")]
@@ -78,10 +78,10 @@ def commands(named: Measurement, **facts: Any) -> list[str]:
 
 
 def test_a_store_is_staged_unless_it_lies_on_the_tier() -> None:
-    named = Measurement("scratch", candidate(ENTRIES[0], "none", 4096, "points"), "draws", [5.0])
+    named = Measurement("scratch", ENTRIES[0].with_settings("none", 4096), "draws", [5.0])
     assert commands(named, source="/scratch2/cars") == ["zarr-core stage /scratch/cars --source /scratch2/cars"]
     assert commands(named, source="/scratch/cars") == []
-    matrix = Measurement("scratch", candidate(MATRIX_ENTRIES[0], "zstd:3", 64, "features"), "draws", [5.0])
+    matrix = Measurement("scratch", MATRIX_ENTRIES[0].with_settings("zstd:3", 64), "draws", [5.0])
     facts = {"source": "/scratch/cars", "unit": "features", "chunk_features": 100}
     assert commands(matrix, **facts) == [
         "zarr-core matrix reindex /scratch/cars /scratch/cars-64-zstd-3 --chunk-features 64 --codec zstd:3"
@@ -90,7 +90,7 @@ def test_a_store_is_staged_unless_it_lies_on_the_tier() -> None:
 
 def test_an_export_has_a_shard_for_each_worker_and_a_store_to_read() -> None:
     (webdataset,) = (entry for entry in ENTRIES if entry.name == "WebDataset")
-    named = Measurement("scratch", Candidate(webdataset), "draws", [9.0], Loader(2))
+    named = Measurement("scratch", webdataset, "draws", [9.0], Loader(2))
     assert commands(named)[0] == ("zarr-core export webdataset /data/store /scratch/cars.webdataset --loader-workers 2")
     assert commands(named, source="/data/files", is_store=False) == [
         "zarr-core convert /scratch/cars --source /data/files --dataset-kind ahmedml",

@@ -12,8 +12,8 @@ import pytest
 from tests.helpers.matrices import FEATURES, SMALL, append
 from tests.helpers.small_source import KIND, write_source
 from zarr_core.matrix import WideMatrix
-from zarr_core.shootout.candidates import ENTRIES, MATRIX_ENTRIES, OURS, candidate
-from zarr_core.shootout.formats import Arrays, Entry
+from zarr_core.shootout.candidates import ENTRIES, MATRIX_ENTRIES, OURS, Candidate
+from zarr_core.shootout.formats import Arrays
 from zarr_core.shootout.request import ShootoutRequest
 from zarr_core.shootout.run import take_workload
 from zarr_core.shootout.workload import Workload
@@ -51,13 +51,13 @@ def test_formats_that_threads_cannot_share_say_why() -> None:
 
 @pytest.mark.parametrize("entry", SHARED, ids=lambda entry: entry.factory.rpartition(".")[2])
 def test_threads_share_a_format_and_read_the_same_batches(
-    entry: Entry, request: pytest.FixtureRequest, tmp_path: Path
+    entry: Candidate, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     if not entry.installed:
         pytest.skip(f"{entry.package} is not installed")
     unit = "features" if entry in MATRIX_ENTRIES else "points"
     workload: Workload = request.getfixturevalue("cells" if unit == "features" else "points")
-    chosen = candidate(entry, "blosc-lz4", 50, unit).entry
+    chosen = entry.with_settings("blosc-lz4", 50)
     chosen.make().prepare(workload.samples, tmp_path)
     for name, draws in workload.draws.items():
         if entry.reads and name not in entry.reads:
@@ -88,7 +88,7 @@ def test_all_libraries_read_the_same_points_of_a_store(points: Workload, tmp_pat
     assert len(stores) > 2
     opened = {}
     for entry in stores:
-        opened[entry.name] = candidate(entry, "zstd:3", points.chunk_sizes[0], "points").entry.make()
+        opened[entry.name] = entry.with_settings("zstd:3", points.chunk_sizes[0]).make()
     opened[OURS].prepare(points.samples, tmp_path)
     for draws in points.draws.values():
         expected: list[Arrays] = []

@@ -16,11 +16,10 @@ import pytest
 
 from zarr_core.shootout import loading
 from zarr_core.shootout.budget import MeasurementError
-from zarr_core.shootout.candidates import Loader
-from zarr_core.shootout.formats import Entry
+from zarr_core.shootout.candidates import Candidate, Loader
+from zarr_core.shootout.formats import Draws, Samples
 from zarr_core.shootout.formats.files import Window
-from zarr_core.shootout.formats.samples import Draws, Samples
-from zarr_core.shootout.loading import Reading, Timer
+from zarr_core.shootout.loading import Batches, Reading, Timer
 
 IDS = ("s0", "s1", "s2")
 
@@ -53,16 +52,16 @@ def reading(tmp_path: Path) -> Reading:
     (tmp_path / "npy").mkdir()
     Window().prepare(Samples(tmp_path / "samples"), tmp_path / "npy")
     draws = Draws(runs, {"volume": 4}, 10, {"volume_pressure": "volume"})
-    return Reading(Entry(".npy", "zarr_core.shootout.formats.files:Window"), str(tmp_path / "npy"), draws, 2)
+    return Reading(Candidate(".npy", "zarr_core.shootout.formats.files:Window"), str(tmp_path / "npy"), draws, 2)
 
 
 def with_entry(reading: Reading, name: str, workers: int = 0, threads: int = 0) -> Reading:
-    entry = Entry(name, f"{__name__}:{name}")
+    entry = Candidate(name, f"{__name__}:{name}")
     return Reading(entry, reading.place, reading.draws, reading.batch_size, Loader(workers, threads=threads))
 
 
 def test_epochs_are_shuffled_and_batches_cross_their_border(reading: Reading) -> None:
-    batches = list(itertools.islice(loading._batches(reading), 3))
+    batches = list(itertools.islice(reading.items(), 3))
     assert [len(batch) for batch in batches] == [2, 2, 2]
     items = [item for batch in batches for item in batch]
     assert sorted(items) == sorted((sample, epoch) for epoch in (0, 1) for sample in IDS)
@@ -71,9 +70,9 @@ def test_epochs_are_shuffled_and_batches_cross_their_border(reading: Reading) ->
 @pytest.mark.parametrize("streams", [False, True])
 def test_a_batch_has_the_drawn_rows(reading: Reading, streams: bool) -> None:
     if streams:
-        batch = next(iter(loading._Stream(with_entry(reading, "Streamed"))))
+        batch = next(iter(Batches(with_entry(reading, "Streamed"))))
     else:
-        batch = loading._Items(reading).__getitems__([("s0", 0), ("s2", 7)])
+        batch = reading.open().read_batch([("s0", 0), ("s2", 7)])
     assert batch["volume_pressure"].tolist() == [[[2.0], [3.0], [4.0], [0.0]]] * 2
 
 
@@ -129,12 +128,13 @@ def test_the_items_of_an_epoch_are_read_once_after_empty_batches(
     monkeypatch.setattr(Window, "open", lambda format, place, draws: opened.append(place))
     monkeypatch.setattr(Window, "read_batch", lambda *_: {})
     reading = dataclasses.replace(reading, ready="local copy", loader=Loader(1), idle=3, batches=2)
-    assert [len(batch) for batch in loading._batches(reading)] == [0, 0, 0, 2, 2]
-    items = loading._Items(reading)
-    assert items.__getitems__([]) == {}
-    assert opened == ["local copy"]
-    items.__getitems__([("s0", 0)])
-    assert opened == ["local copy", reading.place]
+    batches = iter(Batches(reading))
+    for _ in range(3):
+        assert next(batches) == {}
+    assert opened == ["local copy"] * 3
+    assert list(batches) == [{}] * 2
+    assert opened[3:] == [reading.place]
+    assert [len(batch) for batch in reading.items()] == [2, 2]
 
 
 def test_imports_are_no_part_of_the_first_epoch(reading: Reading, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,10 +160,8 @@ def test_files_in_memory_are_not_taken_for_files_on_a_device(monkeypatch: pytest
 
 
 def test_a_worker_without_a_shard_ends_with_a_reason(reading: Reading) -> None:
-    streamed = with_entry(reading, "Streamed").entry.make()
-    streamed.open(reading.place, reading.draws)
     with pytest.raises(ValueError, match="worker 4 of 4 has nothing to read: there are fewer shards"):
-        next(loading._Stream._items(streamed, 3, 4))
+        next(Batches(with_entry(reading, "Streamed"))._streamed(3, 4))
 
 
 @pytest.mark.parametrize("threads", [0, 2])

@@ -9,8 +9,7 @@ import pytest
 
 from tests.helpers.matrices import FEATURES, SMALL, append
 from zarr_core.matrix import WideMatrix
-from zarr_core.shootout.candidates import MATRIX_ENTRIES, candidate
-from zarr_core.shootout.formats import Entry
+from zarr_core.shootout.candidates import MATRIX_ENTRIES, Candidate
 from zarr_core.shootout.formats.matrices import Cells, Rows
 
 
@@ -25,10 +24,10 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> Rows:
 
 @pytest.mark.parametrize("entry", MATRIX_ENTRIES, ids=lambda entry: entry.name)
 def test_every_format_reads_the_same_cells(
-    entry: Entry, rows: Rows, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    entry: Candidate, rows: Rows, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("zarr_core.datasets.memory_map._BLOCK_BYTES", 3 * 100 * 4)  # several row groups
-    chosen = candidate(entry, "zstd:1", 32, "features").entry
+    chosen = entry.with_settings("zstd:1", 32)
     if not chosen.installed:
         pytest.skip(f"needs {chosen.package}, of the extra exports")
     chosen.make().prepare(rows, tmp_path)

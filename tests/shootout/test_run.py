@@ -24,8 +24,7 @@ from zarr_core.points.store.head import load_manifest
 from zarr_core.shootout import candidates, loading, run, run_shootout, turns, workload
 from zarr_core.shootout.__main__ import main
 from zarr_core.shootout.budget import Budget
-from zarr_core.shootout.candidates import COLUMNS, LOSSY, OURS, Candidate, Loader, candidate, chunk_sizes
-from zarr_core.shootout.formats import Entry
+from zarr_core.shootout.candidates import COLUMNS, LOSSY, OURS, Candidate, Loader, chunk_sizes
 from zarr_core.shootout.formats.files import Window
 from zarr_core.shootout.measurement import Case, Measurement, Measurements
 from zarr_core.shootout.page import render_page
@@ -40,8 +39,8 @@ _WORKERS = run._Run._workers
 
 
 def test_page_and_json_of_a_small_store(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    absent = Entry("Unheard of", "nothing:Nothing", {}, "no_such_library")
-    broken = Entry("Broken", f"{__name__}:Broken")
+    absent = Candidate("Unheard of", "nothing:Nothing", {}, "no_such_library")
+    broken = Candidate("Broken", f"{__name__}:Broken")
     kept = [entry for entry in candidates.ENTRIES if entry.name in ("zarr_core", ".npy", ".pt", "pickle")]
     monkeypatch.setattr(workload, "ENTRIES", (*kept, absent, broken))
     report = shootout(store, tmp_path)
@@ -141,7 +140,7 @@ def test_a_format_that_keeps_its_files_in_memory_does_not_stop_the_others(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def epochs(timer: loading.Timer, _: object) -> loading.Timing:
-        return loading.Timing(None, [1.0], None, timer.reading.entry.name != ".npy")
+        return loading.Timing(None, [1.0], None, timer.reading.candidate.name != ".npy")
 
     monkeypatch.setattr(loading.Timer, "first_epochs", epochs)
     monkeypatch.setattr(run, "memory_bytes", lambda: 1)
@@ -153,7 +152,7 @@ def test_a_format_that_keeps_its_files_in_memory_does_not_stop_the_others(
         tier.dropped = False
 
         def is_cold(name: str, workers: int = 0) -> bool:
-            m = Measurement("scratch", Candidate(shootout.entries[name]), "draws", [], Loader(workers))
+            m = Measurement("scratch", shootout.entries[name], "draws", [], Loader(workers))
             return shootout._time_cold(m, tier, math.inf) is not None
 
         assert not is_cold(".npy")
@@ -173,7 +172,7 @@ def test_workers_beyond_the_shards_or_batches_are_named(
     options = ShootoutRequest(str(store), {"scratch": str(tmp_path)}, samples=3, batch_size=2)
     workload = run.take_workload(options, tmp_path / "samples")
     shootout = run._Run(options, Budget(math.inf), [], workload, tmp_path)
-    m = Measurement("scratch", candidate(shootout.entries[".npy"], "", 0, "points"), "draws", [1.0])
+    m = Measurement("scratch", shootout.entries[".npy"], "draws", [1.0])
     assert shootout._most_workers(m) is None
     m.cold = True
     assert shootout._most_workers(m) == 2
@@ -181,9 +180,9 @@ def test_workers_beyond_the_shards_or_batches_are_named(
         ".npy on scratch with more than 2 workers or threads",
         "an epoch of the samples measured has 2 batches; --limit sets their number",
     )
-    monkeypatch.setattr("zarr_core.shootout.formats.tars.IndexedTars.streams", True)
-    m = Measurement("bucket", candidate(shootout.entries["tar shards, indexed"], "", 0, "points"), "draws", [1.0])
-    shards = len(list(shootout.copies.local(m.candidate).rglob("*")))
+    monkeypatch.setattr("zarr_core.shootout.formats.shards.IndexedTars.streams", True)
+    m = Measurement("bucket", shootout.entries["tar shards, indexed"], "draws", [1.0])
+    shards = len(list(shootout.copies.local(m.candidate).glob("*.tar")))
     assert shootout._most_workers(m) == shards
     assert shootout.absent[-1][1].startswith(f"the samples measured make {shards} shards")
 
@@ -204,7 +203,7 @@ def test_settings_that_can_be_told_from_the_best_leave_the_turns(
     with Tier("scratch", str(tmp_path)) as tier:
         shootout = run._Run(options, Budget(math.inf), [tier], workload, tmp_path)
         entries = {entry.name: entry for entry in workload.entries}
-        settings = [candidate(entries[name], "none", 64, "points") for name in rates]
+        settings = [entries[name].with_settings("none", 64) for name in rates]
         shootout.measured = Measurements(Measurement("scratch", each, "draws", [60.0]) for each in settings)
         take_turns([shootout.measured], shootout.budget, shootout._again)
     assert measured == [*rates, OURS, "pickle", ".npy"], "the second turn in reverse, without the slow one"
@@ -221,7 +220,7 @@ def simulated(
         nonlocal now
         reading = timer.reading
         now += seconds * (2 if reading.loader.workers else 1)
-        rate = 100.0 + len(reading.entry.name) - reading.loader.workers
+        rate = 100.0 + len(reading.candidate.name) - reading.loader.workers
         return loading.Timing(None, [rate, rate + 1])
 
     for name, value in {"_TURNS": 10, "_TURNS_OF_ALL": 3}.items():
@@ -332,9 +331,7 @@ def test_the_commands_of_a_verdict_run(store: Path, tmp_path: Path, format: str,
     options = ShootoutRequest(str(store), {"scratch": str(tmp_path / "tier")}, samples=1)
     facts = run.take_workload(options, tmp_path).facts
     (entry,) = (entry for entry in candidates.ENTRIES if entry.name == format)
-    named = Measurement(
-        "scratch", candidate(entry, "none", facts["chunk_points"], "points"), "draws", [2.0], loader=Loader(2)
-    )
+    named = Measurement("scratch", entry.with_settings("none", facts["chunk_points"]), "draws", [2.0], loader=Loader(2))
     run_commands(judge(Case([named], {"scratch": tier}, facts, {}, batch_size=2))["command"])
     assert (tmp_path / written).is_file()
 

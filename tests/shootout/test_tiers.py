@@ -19,7 +19,6 @@ from zarr_core.matrix import WideMatrix
 from zarr_core.shootout import candidates, run, run_shootout, tiers
 from zarr_core.shootout.__main__ import _tiers, main
 from zarr_core.shootout.budget import MeasurementError
-from zarr_core.shootout.candidates import candidate
 from zarr_core.shootout.measurement import Case, Measurement
 from zarr_core.shootout.request import ShootoutRequest
 from zarr_core.shootout.tiers import Tier
@@ -35,7 +34,7 @@ def test_a_matrix_on_the_tier_is_copied_beside_itself(matrix: WideMatrix, tmp_pa
     options = ShootoutRequest(matrix.url, {"scratch": str(folder)}, num_features=20)
     facts = run.take_workload(options, tmp_path).facts
     rows, columns = (
-        Measurement("scratch", candidate(candidates.MATRIX_ENTRIES[place], "zstd:3", 50, "features"), reads, [2.0])
+        Measurement("scratch", candidates.MATRIX_ENTRIES[place].with_settings("zstd:3", 50), reads, [2.0])
         for place, reads in ((0, "samples"), (-1, "features"))
     )
     run_commands(judge(Case([rows, columns], {"scratch": tier}, facts, {}, batch_size=2))["command"])

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from zarr_core.shootout.candidates import BOUNDED, ENTRIES, LOSSY, Candidate, Loader, candidate
+from zarr_core.shootout.candidates import BOUNDED, ENTRIES, LOSSY, Loader
 from zarr_core.shootout.measurement import Case, Measurement, choose
 from zarr_core.shootout.verdict import format_rate, judge
 
@@ -31,12 +31,12 @@ FACTS: dict[str, Any] = {
 
 
 def ours(tier: str, *rates: float, **more: Any) -> Measurement:
-    chosen = candidate(ENTRIES[0], "blosc-lz4", 16384, "points")
+    chosen = ENTRIES[0].with_settings("blosc-lz4", 16384)
     return Measurement(tier, chosen, "draws", list(rates), **{"bytes": 1e6, "inodes": 20.0, **more})
 
 
 def mapped(*rates: float, **more: Any) -> Measurement:
-    return Measurement("scratch", Candidate(ENTRIES[1]), "draws", list(rates), first=100.0, memory=3050.0, **more)
+    return Measurement("scratch", ENTRIES[1], "draws", list(rates), first=100.0, memory=3050.0, **more)
 
 
 def verdict(*measured: Measurement, **more: Any) -> dict[str, Any]:
@@ -79,7 +79,7 @@ def test_another_format_wins_where_it_is_faster_and_the_best_store_is_named_too(
 
 
 def test_values_within_a_bound_are_named_but_never_recommended() -> None:
-    chosen = candidate(BOUNDED, "pcodec", 16384, "points", "packed")
+    chosen = BOUNDED.with_settings("pcodec", 16384, "packed")
     lossy = Measurement("scratch", chosen, "draws", [9000.0], first=800.0, bytes=4e5, inodes=1.0, compared=True)
     found = verdict(ours("scratch", 1000, first=500.0), lossy)
     assert found["setting"]["format"] == found["store"]["format"] == "zarr_core"
@@ -96,7 +96,7 @@ def test_only_settings_that_took_all_their_turns_are_compared() -> None:
 
 def test_the_next_format_may_have_left_the_turns_early() -> None:
     def measured(place: int, rate: float, **more: Any) -> Measurement:
-        return Measurement("scratch", Candidate(ENTRIES[place]), "draws", [rate], **more)
+        return Measurement("scratch", ENTRIES[place], "draws", [rate], **more)
 
     fastest, store = mapped(900.0, turns=[900.0], compared=True), ours("scratch", 300, turns=[300.0], compared=True)
     early, never = measured(2, 600.0, turns=[600.0]), measured(3, 800.0)

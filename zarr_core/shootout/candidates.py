@@ -2,47 +2,86 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import importlib
+import importlib.util
+from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any
 
 from zarr_core.format.codecs import BOUNDED_CODEC, Codec
-from zarr_core.points.store.settings import ConversionSettings, Layout
-from zarr_core.shootout.formats import Entry
+from zarr_core.points.store.settings import ConversionSettings
+from zarr_core.shootout.formats import Format
 
 OURS = "zarr_core"
 COLUMNS = "zarr_core, column-major copy"
 LOSSY = "zarr_core, error bound 1e-3 std, lossy"
 _HOME = "zarr_core.shootout.formats"
 _CODECS = ("none", "blosc-lz4", "blosc-zstd:1", "zstd:3")
-_STORE: dict[str, Any] = {"copy": "store", "is_store": True}
+_STORE: dict[str, Any] = {"folder": "store", "is_store": True}
+_TARS: dict[str, Any] = {"folder": "webdataset", "export": "webdataset"}
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A format with its settings.
+    """A format, what it needs, and the settings of a store.
 
     Attributes:
-        entry: what reads it, and writes it.
-        codec, chunk: settings of a store: compressor, and units per chunk; "" and 0 for other formats.
+        name: in tables.
+        factory: "module:class".
+        arguments: of the class.
+        package: what must be installed for it.
+        folder: name of the folder that holds its bytes; formats that read the same bytes share it. By default its name.
+        is_store: whether it reads a store, which has settings.
+        export: format of ``zarr-core export`` that writes it, if there is one.
+        reads: the only draws that it is measured with; all if empty.
         unit: "points" or "features".
+        codec, chunk: settings of a store: compressor, and units per chunk; "" and 0 for other formats.
         layout: of a point store; else "".
     """
 
-    entry: Entry
+    name: str
+    factory: str
+    arguments: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    package: str | None = None
+    _: KW_ONLY
+    folder: str = ""
+    is_store: bool = False
+    export: str = ""
+    reads: tuple[str, ...] = ()
+    unit: str = "points"
     codec: str = ""
     chunk: int = 0
-    unit: str = "points"
     layout: str = ""
 
+    def with_settings(self, codec: str, chunk: int, layout: str = ConversionSettings.layout) -> Candidate:
+        """A store with these settings, of which a matrix has no layout; other formats stay as they are."""
+        if not self.is_store:
+            return self
+        if self.unit == "features":
+            layout = ""
+        elif self.name not in (OURS, LOSSY):  # other libraries read a folder faster than an archive
+            layout = "directory"
+        return replace(self, codec=str(Codec.parse(codec)), chunk=chunk, layout=layout)
+
     @property
-    def format(self) -> str:
-        """Name of the format."""
-        return self.entry.name
+    def installed(self) -> bool:
+        """Whether its package can be imported here."""
+        return self.package is None or importlib.util.find_spec(self.package) is not None
+
+    def make(self) -> Format:
+        """The format, which prepares a store with the settings."""
+        arguments = dict(self.arguments)
+        if self.codec:
+            layout = {"layout": self.layout} if self.layout else {}
+            arguments["settings"] = {"codec": self.codec, f"chunk_{self.unit}": self.chunk, **layout}
+        module, _, name = self.factory.partition(":")
+        made: Format = getattr(importlib.import_module(module), name)(**arguments)
+        return made
 
     @property
     def copy(self) -> str:
-        """Name of the folder that holds its bytes."""
-        name = (self.entry.copy or self.entry.name).replace(" ", "-").replace(",", "").strip(".")
+        """Name of the folder that holds its bytes with these settings."""
+        name = (self.folder or self.name).replace(" ", "-").replace(",", "").strip(".")
         if not self.codec:
             return name
         return "-".join(filter(None, (name, self.layout, self.codec.replace(":", "-"), str(self.chunk))))
@@ -50,12 +89,8 @@ class Candidate:
     @property
     def label(self) -> str:
         """Format and settings."""
-        return f"{self.format}, {self.settings}" if self.codec else self.format
-
-    @property
-    def settings(self) -> str:
-        """Settings of a store."""
-        return store_settings(self.codec, self.chunk, self.unit, self.layout)
+        settings = store_settings(self.codec, self.chunk, self.unit, self.layout)
+        return f"{self.name}, {settings}" if self.codec else self.name
 
 
 @dataclass(frozen=True)
@@ -102,39 +137,40 @@ NO_WORKERS = Loader()
 
 #: Formats of samples of points, in the order of their importance.
 ENTRIES = (
-    Entry(OURS, f"{_HOME}.stores:Reader", **_STORE),
-    Entry(".npy", f"{_HOME}.files:Window"),
-    Entry(".pt", f"{_HOME}.files:Pt", {"mmap": False}),
-    Entry("WebDataset", f"{_HOME}.tars:WebDataset", {}, "webdataset", export="webdataset"),
-    Entry("HDF5", f"{_HOME}.files:HDF5", {}, "h5py"),
-    Entry("zarr-python", f"{_HOME}.stores:ZarrPython", **_STORE),
-    Entry("zarr-python, zarrs pipeline", f"{_HOME}.stores:Zarrs", {}, "zarrs", **_STORE),
-    Entry("TensorStore", f"{_HOME}.stores:TensorStore", {}, "tensorstore", **_STORE),
-    Entry(".pt, memory map", f"{_HOME}.files:Pt", {"mmap": True}, copy=".pt"),
-    Entry("pickle", f"{_HOME}.files:Pickle"),
-    Entry("tar shards, indexed", f"{_HOME}.tars:IndexedTars", export="webdataset"),
-    Entry("LitData", f"{_HOME}.items:Whole", {}, "litdata"),
-    Entry("MDS", f"{_HOME}.items:MDS", {}, "streaming"),
+    Candidate(OURS, f"{_HOME}.stores:Reader", **_STORE),
+    Candidate(".npy", f"{_HOME}.files:Window"),
+    Candidate(".pt", f"{_HOME}.files:Pt", {"mmap": False}),
+    Candidate("WebDataset", f"{_HOME}.shards:WebDataset", {}, "webdataset", **_TARS),
+    Candidate("HDF5", f"{_HOME}.files:HDF5", {}, "h5py"),
+    Candidate("zarr-python", f"{_HOME}.stores:ZarrPython", **_STORE),
+    Candidate("zarr-python, zarrs pipeline", f"{_HOME}.stores:Zarrs", {}, "zarrs", **_STORE),
+    Candidate("TensorStore", f"{_HOME}.stores:TensorStore", {}, "tensorstore", **_STORE),
+    Candidate(".pt, memory map", f"{_HOME}.files:Pt", {"mmap": True}, folder=".pt"),
+    Candidate("pickle", f"{_HOME}.files:Pickle"),
+    Candidate("tar shards, indexed", f"{_HOME}.shards:IndexedTars", **_TARS),
+    Candidate("LitData", f"{_HOME}.shards:Whole", {}, "litdata"),
+    Candidate("MDS", f"{_HOME}.shards:MDS", {}, "streaming"),
 )
 #: A setting of a store that changes its values, so that it is never recommended; positions are as in the others.
-BOUNDED = Entry(
-    LOSSY, f"{_HOME}.stores:Reader", {"error_bound": "1e-3std"}, BOUNDED_CODEC, copy="bounded", is_store=True
+BOUNDED = Candidate(
+    LOSSY, f"{_HOME}.stores:Reader", {"error_bound": "1e-3std"}, BOUNDED_CODEC, folder="bounded", is_store=True
 )
 #: Formats of a wide matrix, in the order of their importance.
 MATRIX_ENTRIES = (
-    Entry(OURS, f"{_HOME}.matrices:Matrix", **_STORE),
-    Entry(".npy", f"{_HOME}.matrices:Npy", export="npy"),
-    Entry("h5ad", f"{_HOME}.matrices:H5ad", {}, "h5py", export="h5ad"),
-    Entry("Parquet", f"{_HOME}.matrices:Parquet", {}, "pyarrow", export="parquet"),
-    Entry("zarr-python", f"{_HOME}.matrices:ZarrPython", **_STORE),
+    Candidate(OURS, f"{_HOME}.matrices:Matrix", **_STORE, unit="features"),
+    Candidate(".npy", f"{_HOME}.matrices:Npy", export="npy", unit="features"),
+    Candidate("h5ad", f"{_HOME}.matrices:H5ad", {}, "h5py", export="h5ad", unit="features"),
+    Candidate("Parquet", f"{_HOME}.matrices:Parquet", {}, "pyarrow", export="parquet", unit="features"),
+    Candidate("zarr-python", f"{_HOME}.matrices:ZarrPython", **_STORE, unit="features"),
     # Whole samples are never read from the column-major copy.
-    Entry(
+    Candidate(
         COLUMNS,
         f"{_HOME}.matrices:Matrix",
         {"columns": True},
-        copy="columns",
+        folder="columns",
         is_store=True,
         reads=("selected", "features"),
+        unit="features",
     ),
 )
 
@@ -142,19 +178,6 @@ MATRIX_ENTRIES = (
 def store_settings(codec: str, chunk: int, unit: str, layout: str = "") -> str:
     """Settings of a store in words."""
     return ", ".join(filter(None, (layout, codec, f"{chunk:,} {unit}")))
-
-
-def candidate(entry: Entry, codec: str, chunk: int, unit: str, layout: Layout = ConversionSettings.layout) -> Candidate:
-    """A format; the settings are ignored unless it is a store, and the layout unless this library reads its points."""
-    if not entry.is_store:
-        return Candidate(entry, unit=unit)
-    codec = str(Codec.parse(codec))
-    settings: dict[str, Any] = {"codec": codec, f"chunk_{unit}": chunk}
-    if unit == "points":
-        # Other libraries read a folder faster than an archive.
-        settings["layout"] = layout = layout if entry.name in (OURS, LOSSY) else "directory"
-    chosen = replace(entry, arguments={**entry.arguments, "settings": settings})
-    return Candidate(chosen, codec, chunk, unit, settings.get("layout", ""))
 
 
 def codecs(current: str) -> list[str]:

@@ -22,7 +22,7 @@ def commands(case: Case, named: Measurement, own: Measurement | None, columns: b
     stored = named if named.candidate.codec else own
     made = [] if stored is None else list(_store(case, stored, columns))
     lines: list[str] = []
-    if named.candidate.entry.export:
+    if named.candidate.export:
         first: list[list[str]] = []
         store = case.facts["source"]
         if not case.facts["is_store"]:  # an export needs a store: the best one, or one with the usual settings
@@ -41,7 +41,7 @@ def commands(case: Case, named: Measurement, own: Measurement | None, columns: b
 
 
 def _export(case: Case, m: Measurement, store: str) -> list[str]:
-    export = m.candidate.entry.export
+    export = m.candidate.export
     command = ["export", export, store, f"{case.target(m)}.{export}"]
     if m.workers and export == "webdataset":  # each worker reads shards of its own
         command += ["--loader-workers", str(m.workers)]

@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from torch.utils.data._utils.pin_memory import pin_memory
 
 from zarr_core.loader.threads import map_in_threads
 from zarr_core.shootout.budget import MeasurementError
-from zarr_core.shootout.candidates import NO_WORKERS, Loader
-from zarr_core.shootout.formats import Entry, Format, stacked
+from zarr_core.shootout.candidates import NO_WORKERS, Candidate, Loader
+from zarr_core.shootout.formats import Format, stacked
 
 # Bytes read from a device, as a share of the bytes of the batches, from which files were not in memory. Compression and
 # values that are all equal make it small.
@@ -31,7 +31,7 @@ class Reading:
     """What to read, and how.
 
     Attributes:
-        entry: the format.
+        candidate: the format.
         place: a prepared folder or URL.
         draws: what to read; ``ids`` are the items of an epoch.
         batch_size: items per batch.
@@ -42,7 +42,7 @@ class Reading:
             imports are not part of the time; "" if no first epoch is timed.
     """
 
-    entry: Entry
+    candidate: Candidate
     place: str
     draws: Any
     batch_size: int
@@ -56,9 +56,15 @@ class Reading:
         """Batches of an epoch."""
         return -(-len(self.draws.ids) // self.batch_size)
 
+    def items(self) -> Iterator[list[tuple[Any, int]]]:
+        """Items of each batch, with their epochs; shuffled."""
+        endless = _shuffled(list(self.draws.ids))
+        for _ in itertools.islice(itertools.count(), self.batches):
+            yield list(itertools.islice(endless, self.batch_size))
+
     def open(self) -> Format:
         """The format, opened in this process."""
-        made = self.entry.make()
+        made = self.candidate.make()
         made.open(self.place, self.draws)
         return made
 
@@ -89,39 +95,11 @@ class Timing:
     from_device: bool | None = None
 
 
-class _Items(Dataset[Any]):
-    """Batches of a format that reads chosen items."""
+class Batches(IterableDataset[Any]):
+    """Batches of a format, which is opened once: of shuffled items, an epoch after the other, or as it streams them.
 
-    def __init__(self, reading: Reading) -> None:
-        self.reading = reading
-        self.format: Format | None = None
-
-    def open(self) -> Format:
-        """The format, opened once."""
-        if self.format is None:
-            self.format = self.reading.open()
-        return self.format
-
-    def __getitems__(self, items: list[tuple[Any, int]]) -> Any:
-        if not items:
-            return self.reading.get_ready()
-        return self.open().read_batch(items)
-
-    def in_threads(self) -> Iterator[Any]:
-        """Batches as ``ResumableLoader(num_threads=...)`` reads them."""
-        loader = self.reading.loader
-        self.open()  # before the threads, which share it
-
-        def fetch(items: Any) -> Any:
-            batch = _tensors(self.__getitems__(items))
-            return pin_memory(batch) if loader.pin else batch  # type: ignore[no-untyped-call]
-
-        batches: Any = _batches(self.reading)
-        yield from map_in_threads(fetch, batches, loader.threads, loader.prefetch)
-
-
-class _Stream(IterableDataset[Any]):
-    """Batches of a format that streams."""
+    Each worker reads its share of them.
+    """
 
     def __init__(self, reading: Reading) -> None:
         self.reading = reading
@@ -132,30 +110,39 @@ class _Stream(IterableDataset[Any]):
         number, workers = (worker.id, worker.num_workers) if worker else (0, 1)
         for _ in range(self.reading.idle):
             yield self.reading.get_ready()
+        if self.open().streams:
+            streamed = self._streamed(number, workers)
+            for _ in itertools.islice(itertools.count(), number, self.reading.batches, workers):
+                yield stacked(list(itertools.islice(streamed, self.reading.batch_size)))
+        else:
+            for items in itertools.islice(self.reading.items(), number, None, workers):
+                yield self.open().read_batch(items)
+
+    def open(self) -> Format:
+        """The format."""
         if self.format is None:
             self.format = self.reading.open()
-        endless = self._items(self.format, number, workers)
-        for _ in itertools.islice(itertools.count(), number, self.reading.batches, workers):
-            yield stacked(list(itertools.islice(endless, self.reading.batch_size)))
+        return self.format
 
-    @staticmethod
-    def _items(opened: Format, number: int, workers: int) -> Iterator[Any]:
+    def _streamed(self, number: int, workers: int) -> Iterator[Any]:
         for epoch in itertools.count():
             empty = True
-            for item in opened.stream(epoch, number, workers):
+            for item in self.open().stream(epoch, number, workers):
                 empty = False
                 yield item
             if empty:
                 raise ValueError(f"worker {number + 1} of {workers} has nothing to read: there are fewer shards")
 
+    def in_threads(self) -> Iterator[Any]:
+        """Batches as ``ResumableLoader(num_threads=...)`` reads them, with a format that threads share."""
+        opened, loader = self.open(), self.reading.loader
 
-def _batches(reading: Reading) -> Iterator[list[tuple[Any, int]]]:
-    """Batches of shuffled items, an epoch after the other."""
-    for _ in range(reading.idle * reading.loader.workers):
-        yield []
-    endless = _shuffled(list(reading.draws.ids))
-    for _ in itertools.islice(itertools.count(), reading.batches):
-        yield list(itertools.islice(endless, reading.batch_size))
+        def fetch(items: Any) -> Any:
+            batch = _tensors(opened.read_batch(items))
+            return pin_memory(batch) if loader.pin else batch  # type: ignore[no-untyped-call]
+
+        batches: Any = self.reading.items()
+        yield from map_in_threads(fetch, batches, loader.threads, loader.prefetch)
 
 
 def _shuffled(ids: list[Any]) -> Iterator[tuple[Any, int]]:
@@ -273,7 +260,7 @@ class Timer:
 
 
 @contextmanager
-def _loading(reading: Reading, left: float) -> Iterator[tuple[Any, Iterator[Any]]]:
+def _loading(reading: Reading, left: float) -> Iterator[tuple[Batches, Iterator[Any]]]:
     """The dataset, and batches of it; workers and threads end with the context.
 
     Args:
@@ -293,19 +280,13 @@ def _loading(reading: Reading, left: float) -> Iterator[tuple[Any, Iterator[Any]
             context.set_forkserver_preload(["torch", "zarr_core.shootout.loading", "zarr_core.points.read.reader"])
         # A worker that starts slowly, or a batch that does not come, must not use up more than the budget.
         options = {"multiprocessing_context": context, "prefetch_factor": reading.loader.prefetch, "timeout": left}
-    dataset: Any
-    if reading.entry.make().streams:
-        dataset = _Stream(reading)
-        options["batch_size"] = None
-    else:
-        dataset = _Items(reading)
-        options["batch_sampler"] = _batches(reading)
+    dataset = Batches(reading)
     iterator: Any
     if in_threads:
         iterator = dataset.in_threads()
     else:
-        pin = reading.loader.pin
-        iterator = iter(DataLoader(dataset, num_workers=workers, pin_memory=pin, collate_fn=_tensors, **options))
+        options |= {"batch_size": None, "num_workers": workers, "pin_memory": reading.loader.pin}
+        iterator = iter(DataLoader(dataset, collate_fn=_tensors, **options))
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

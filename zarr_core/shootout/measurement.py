@@ -55,7 +55,7 @@ class Measurement:
     @property
     def format(self) -> str:
         """Name of the format."""
-        return self.candidate.format
+        return self.candidate.name
 
     @property
     def workers(self) -> int:
@@ -109,7 +109,7 @@ class Measurement:
         for name in ("candidate", "loader", "took", "turns"):
             del document[name]
         document |= vars(self.loader)
-        document |= {"format": chosen.format, "codec": chosen.codec, f"chunk_{chosen.unit}": chosen.chunk}
+        document |= {"format": chosen.name, "codec": chosen.codec, f"chunk_{chosen.unit}": chosen.chunk}
         document["layout"] = chosen.layout
         return document | {"median": self.median, "low": self.low, "high": self.high, "waiting": self.waiting}
 

@@ -24,8 +24,7 @@ from zarr_core.matrix.store.head import HEAD as MATRIX
 from zarr_core.points.store.settings import ConversionSettings, Layout
 from zarr_core.reports.environment import cores, environment, memory_bytes
 from zarr_core.shootout.budget import Budget, MeasurementError
-from zarr_core.shootout.candidates import BOUNDED, LOSSY, NO_WORKERS, OURS, Candidate, Loader, candidate, codecs
-from zarr_core.shootout.formats import Entry
+from zarr_core.shootout.candidates import BOUNDED, LOSSY, NO_WORKERS, OURS, Candidate, Loader, codecs
 from zarr_core.shootout.loading import Reading, Timer, Timing
 from zarr_core.shootout.measurement import Case, Measurement, Measurements, bytes_of_all, choose
 from zarr_core.shootout.request import ShootoutRequest
@@ -222,7 +221,7 @@ class _Run:
     def _loaders(self, m: Measurement) -> Iterator[list[Loader]]:
         """Threads to compare, and workers; in ascending numbers. Threads come first: they take less time to measure."""
         counts = worker_counts(self._most_workers(m))
-        reason = m.candidate.entry.make().without_threads
+        reason = m.candidate.make().without_threads
         if reason:
             self._leave_out(f"{m.format} on {m.tier} with threads", reason)
         else:
@@ -232,8 +231,8 @@ class _Run:
     def _most_workers(self, m: Measurement) -> int | None:
         """Workers or threads of a format that have something to read; None if any number has."""
         limits = []
-        if m.candidate.entry.make().streams:
-            shards = self.copies.footprint(m.candidate)["objects"]
+        if m.candidate.make().streams:
+            shards = len(list(self.copies.local(m.candidate).glob("*.tar")))
             limits.append((shards, f"the samples measured make {shards} shards"))
         if m.cold:  # only one epoch is timed
             batches = self._reading(m, "").epoch
@@ -281,16 +280,13 @@ class _Run:
 
     # --- how it is measured
 
-    def _candidate(
-        self, entry: Entry, codec: str | None = None, chunk: int | None = None, layout: Any = None
-    ) -> Candidate:
+    def _candidate(self, format: Candidate, codec: str = "", chunk: int = 0, layout: str = "") -> Candidate:
         """A format with settings; by default those of the source."""
-        chunk = chunk or self.workload.chunk_sizes[0]
-        return candidate(entry, codec or self.codec, chunk, self.unit, layout or self.layout)
+        return format.with_settings(codec or self.codec, chunk or self.workload.chunk_sizes[0], layout or self.layout)
 
     def _all_draws(self, place: int, tier: Tier, chosen: Candidate) -> None:
         """Measure the draws that the recommendation is for; the others later, in the order of their places."""
-        for reads in chosen.entry.reads or self.workload.draws:
+        for reads in chosen.reads or self.workload.draws:
             if reads == self.reads:
                 self._measure(tier, chosen)
             else:
@@ -353,7 +349,7 @@ class _Run:
 
     def _reading(self, m: Measurement, place: str) -> Reading:
         ready = str(self.copies.local(m.candidate))
-        return Reading(m.candidate.entry, place, self.workload.draws[m.reads], self.request.batch_size, m.loader, ready)
+        return Reading(m.candidate, place, self.workload.draws[m.reads], self.request.batch_size, m.loader, ready)
 
     def _measure_in_memory(self, m: Measurement) -> None:
         """The rate of a setting with its files in memory, if there is time."""

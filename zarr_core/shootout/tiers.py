@@ -211,9 +211,10 @@ class Copies:
         if folder.is_dir():
             return folder
         building = folder.with_name(f"{folder.name}.building")
+        shutil.rmtree(building, ignore_errors=True)  # of a try that failed
         building.mkdir(parents=True)
         try:
-            chosen.entry.make().prepare(self._samples, building)
+            chosen.make().prepare(self._samples, building)
         except (ZarrCoreError, OSError):
             raise
         # A format is another library, which may raise anything; one of them must not end the others.

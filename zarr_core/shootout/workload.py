@@ -26,10 +26,9 @@ from zarr_core.points.read.reader import ZarrChunkReader
 from zarr_core.points.read.sampling import draw
 from zarr_core.points.store.head import load_if_any
 from zarr_core.reports.points import describe_points, describe_ranges, points_by_domain
-from zarr_core.shootout.candidates import ENTRIES, MATRIX_ENTRIES, chunk_sizes
-from zarr_core.shootout.formats import Entry
+from zarr_core.shootout.candidates import ENTRIES, MATRIX_ENTRIES, Candidate, chunk_sizes
+from zarr_core.shootout.formats import Draws, Runs, Samples
 from zarr_core.shootout.formats.matrices import Cells, Rows
-from zarr_core.shootout.formats.samples import Draws, Runs, Samples
 from zarr_core.shootout.request import ShootoutRequest
 from zarr_core.sources.resolve import short_name
 from zarr_core.storage import Storage, is_local
@@ -59,7 +58,7 @@ class Workload:
 
     samples: Any
     draws: Mapping[str, Any]
-    entries: Sequence[Entry]
+    entries: Sequence[Candidate]
     chunk_sizes: Sequence[int]
     facts: dict[str, Any]
 

@@ -8,10 +8,8 @@ in an environment of its own.
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +17,64 @@ import numpy as np
 
 #: Items of a batch by field: (items, points, dim), or a list of (points, dim) where their numbers of points differ.
 Arrays = dict[str, np.ndarray | list[np.ndarray]]
+
+
+Runs = Sequence[tuple[int, int]]
+
+
+class Samples:
+    """Arrays of samples whose points are in random order, below ``SAMPLE/FIELD.npy``.
+
+    Attributes:
+        folder: where they are.
+        ids: the samples.
+        fields: of each.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.ids = sorted(path.name for path in folder.iterdir())
+        self.fields = sorted(path.stem for path in (folder / self.ids[0]).iterdir())
+
+    def arrays(self, sample: str) -> dict[str, np.ndarray]:
+        """Each field whole, (points, dim)."""
+        return {field: np.load(self.folder / sample / f"{field}.npy") for field in self.fields}
+
+
+@dataclass(frozen=True)
+class Draws:
+    """Which rows to read.
+
+    Attributes:
+        runs: by sample, epoch and domain: one or two half-open ranges of rows.
+        num_points: points of a draw by domain; a domain that is not named is read whole.
+        chunk_points: that the ranges were made for.
+        domains: domain of each field.
+    """
+
+    runs: Mapping[str, Sequence[Mapping[str, Runs]]]
+    num_points: Mapping[str, int]
+    chunk_points: int
+    domains: Mapping[str, str]
+
+    @property
+    def ids(self) -> list[str]:
+        """The samples."""
+        return list(self.runs)
+
+    def of(self, sample: str, epoch: int, field: str) -> Runs:
+        """The ranges of a field; epochs repeat when there are no more."""
+        epochs = self.runs[sample]
+        return epochs[epoch % len(epochs)][self.domains[field]]
+
+    def rows(self, array: Any, sample: str, epoch: int, field: str) -> np.ndarray:
+        """The rows of a whole array, copied."""
+        runs = self.of(sample, epoch, field)
+        return np.concatenate([array[first:last] for first, last in runs])
+
+    def cut(self, arrays: Mapping[str, Any], sample: str, epoch: int) -> dict[str, np.ndarray]:
+        """The rows of whole fields, copied."""
+        return {field: self.rows(array, sample, epoch, field) for field, array in arrays.items()}
 
 
 class Format:
@@ -69,39 +125,3 @@ def stacked(items: Sequence[Mapping[str, np.ndarray]]) -> Arrays:
         shapes = set(map(np.shape, arrays))
         batch[name] = np.stack(arrays) if len(shapes) == 1 else arrays
     return batch
-
-
-@dataclass(frozen=True)
-class Entry:
-    """A format and what it needs.
-
-    Attributes:
-        name: in tables.
-        factory: "module:class".
-        arguments: of the class.
-        package: what must be installed for it.
-        copy: name of the folder that holds its bytes; formats that read the same bytes share it. By default its name.
-        is_store: whether codec and chunk size are settings of it.
-        export: format of ``zarr-core export`` that writes it, if there is one.
-        reads: the only draws that it is measured with; all if empty.
-    """
-
-    name: str
-    factory: str
-    arguments: Mapping[str, Any] = field(default_factory=dict, hash=False)
-    package: str | None = None
-    copy: str = field(default="", kw_only=True)
-    is_store: bool = field(default=False, kw_only=True)
-    export: str = field(default="", kw_only=True)
-    reads: tuple[str, ...] = field(default=(), kw_only=True)
-
-    @property
-    def installed(self) -> bool:
-        """Whether its package can be imported here."""
-        return self.package is None or importlib.util.find_spec(self.package) is not None
-
-    def make(self, **more: Any) -> Format:
-        """The format, with further arguments."""
-        module, _, name = self.factory.partition(":")
-        made: Format = getattr(importlib.import_module(module), name)(**self.arguments, **more)
-        return made

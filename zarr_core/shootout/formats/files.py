@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from zarr_core.shootout.formats import Format
-from zarr_core.shootout.formats.samples import Draws, Samples
+from zarr_core.shootout.formats import Draws, Format, Samples
 
 if TYPE_CHECKING:
     from zarr_core.storage import Storage

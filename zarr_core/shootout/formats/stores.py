@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from zarr_core.shootout.formats import Arrays, Format, stacked
+from zarr_core.shootout.formats import Arrays, Draws, Format, Runs, Samples, stacked
 from zarr_core.shootout.formats.files import counting
-from zarr_core.shootout.formats.samples import Draws, Runs, Samples
 
 if TYPE_CHECKING:
     from zarr_core.points.read.selection import SampleDraws
