@@ -25,8 +25,9 @@ from zarr_core.shootout import candidates, loading, run, run_shootout, turns, wo
 from zarr_core.shootout.__main__ import main
 from zarr_core.shootout.budget import Budget
 from zarr_core.shootout.candidates import COLUMNS, LOSSY, OURS, Candidate, Loader, chunk_sizes
+from zarr_core.shootout.case import Case
 from zarr_core.shootout.formats.files import Window
-from zarr_core.shootout.measurement import Case, Measurement, Measurements
+from zarr_core.shootout.measurement import Measurement, Measurements
 from zarr_core.shootout.page import render_page
 from zarr_core.shootout.request import ShootoutRequest
 from zarr_core.shootout.tiers import Tier

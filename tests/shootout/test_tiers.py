@@ -19,7 +19,8 @@ from zarr_core.matrix import WideMatrix
 from zarr_core.shootout import candidates, run, run_shootout, tiers
 from zarr_core.shootout.__main__ import _tiers, main
 from zarr_core.shootout.budget import MeasurementError
-from zarr_core.shootout.measurement import Case, Measurement
+from zarr_core.shootout.case import Case
+from zarr_core.shootout.measurement import Measurement
 from zarr_core.shootout.request import ShootoutRequest
 from zarr_core.shootout.tiers import Tier
 from zarr_core.shootout.verdict import judge

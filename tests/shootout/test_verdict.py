@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from zarr_core.shootout.candidates import BOUNDED, ENTRIES, LOSSY, Loader
-from zarr_core.shootout.measurement import Case, Measurement, choose
+from zarr_core.shootout.case import Case
+from zarr_core.shootout.measurement import Measurement, choose
 from zarr_core.shootout.verdict import format_rate, judge
 
 TIERS = {

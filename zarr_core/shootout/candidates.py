@@ -87,10 +87,15 @@ class Candidate:
         return "-".join(filter(None, (name, self.layout, self.codec.replace(":", "-"), str(self.chunk))))
 
     @property
+    def settings(self) -> str:
+        """Settings of a store in words; "" for other formats."""
+        chunk = f"{self.chunk:,} {self.unit}" if self.codec else ""
+        return ", ".join(filter(None, (self.layout, self.codec, chunk)))
+
+    @property
     def label(self) -> str:
         """Format and settings."""
-        settings = store_settings(self.codec, self.chunk, self.unit, self.layout)
-        return f"{self.name}, {settings}" if self.codec else self.name
+        return f"{self.name}, {self.settings}".removesuffix(", ")
 
 
 @dataclass(frozen=True)
@@ -173,11 +178,6 @@ MATRIX_ENTRIES = (
         unit="features",
     ),
 )
-
-
-def store_settings(codec: str, chunk: int, unit: str, layout: str = "") -> str:
-    """Settings of a store in words."""
-    return ", ".join(filter(None, (layout, codec, f"{chunk:,} {unit}")))
 
 
 def codecs(current: str) -> list[str]:

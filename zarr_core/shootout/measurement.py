@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
 
 from zarr_core.shootout.candidates import LOSSY, NO_WORKERS, Candidate, Loader
-from zarr_core.storage import absolute
 
 # A setting that is at most this much slower than the best one may be named instead, if the error bars overlap.
 _TOLERANCE = 0.05
@@ -104,13 +103,12 @@ class Measurement:
 
     def to_document(self) -> dict[str, Any]:
         """For JSON."""
-        chosen = self.candidate
-        document: dict[str, Any] = {each.name: getattr(self, each.name) for each in fields(self)}
-        for name in ("candidate", "loader", "took", "turns"):
+        chosen, loader = self.candidate, self.loader
+        document = {each.name: getattr(self, each.name) for each in fields(self)} | vars(loader)
+        for name in ("candidate", "took", "turns"):
             del document[name]
-        document |= vars(self.loader)
         document |= {"format": chosen.name, "codec": chosen.codec, f"chunk_{chosen.unit}": chosen.chunk}
-        document["layout"] = chosen.layout
+        document |= {"layout": chosen.layout, "settings": chosen.settings, "loader": loader.words}
         return document | {"median": self.median, "low": self.low, "high": self.high, "waiting": self.waiting}
 
 
@@ -152,59 +150,7 @@ def choose(measured: Iterable[Measurement]) -> Measurement:
     return min(equal, key=lambda m: (m.workers, m.threads, m.loader.pin, m.bytes, -m.median))
 
 
-def number_of_samples(facts: Mapping[str, Any]) -> int:
-    """Samples of the whole dataset, or those measured if its number is not known."""
-    found: int = facts["samples_total"] or facts["samples"]
-    return found
-
-
 def bytes_of_all(facts: Mapping[str, Any]) -> float:
     """Bytes of all samples of the dataset, uncompressed. An epoch of more than the memory finds no file in it."""
-    size: float = facts["bytes_raw"] / facts["samples"] * number_of_samples(facts)
+    size: float = facts["bytes_raw"] / facts["samples"] * facts["samples_total"]
     return size
-
-
-@dataclass(frozen=True)
-class Case:
-    """Measurements, and where the source and the tiers lie.
-
-    Attributes:
-        measured: everything that was measured; at least one.
-        tiers: facts of each tier by name.
-        facts: of the workload.
-        copy_rates: bytes per second that were written to each tier.
-        batch_size: samples per batch.
-        price_per_1000_gets: of an object store.
-        memory_bytes: of this machine.
-    """
-
-    measured: Sequence[Measurement]
-    tiers: Mapping[str, Mapping[str, Any]]
-    facts: Mapping[str, Any]
-    copy_rates: Mapping[str, float]
-    batch_size: int
-    price_per_1000_gets: float | None = None
-    memory_bytes: int | None = None
-
-    def target(self, m: Measurement) -> str:
-        """Of the dataset on the tier of a setting."""
-        return f"{self.tiers[m.tier]['url'].rstrip('/')}/{self.facts['dataset_name']}"
-
-    def is_source(self, place: str) -> bool:
-        """Whether the source lies there."""
-        return absolute(place).rstrip("/") == absolute(self.facts["source"]).rstrip("/")
-
-    def lies_on(self, m: Measurement) -> bool:
-        """Whether the source lies below the tier's folder or URL."""
-        source, tier = absolute(self.facts["source"]), absolute(self.tiers[m.tier]["url"])
-        return f"{source.rstrip('/')}/".startswith(f"{tier.rstrip('/')}/")
-
-    def changes(self, m: Measurement) -> bool:
-        """Whether a store has other settings than the source."""
-        chosen = m.candidate
-        own = self.facts["codec"], self.facts[f"chunk_{self.facts['unit']}"], self.facts.get("layout", chosen.layout)
-        return (chosen.codec, chosen.chunk, chosen.layout) != own
-
-    def is_in_place(self, m: Measurement) -> bool:
-        """Whether the source is a store with these settings on the tier."""
-        return self.facts["is_store"] and bool(m.candidate.codec) and not self.changes(m) and self.lies_on(m)

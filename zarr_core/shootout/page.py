@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from operator import itemgetter
 from typing import Any
 
@@ -14,8 +13,7 @@ from matplotlib.figure import Figure
 
 from zarr_core._util.units import format_size
 from zarr_core.reports.pages import DRAWN, FULL, MUTED, PT, STYLE, as_svg, bare_bars, render
-from zarr_core.shootout.candidates import COLUMNS, LOSSY, OURS, Loader, store_settings
-from zarr_core.shootout.measurement import number_of_samples
+from zarr_core.shootout.candidates import COLUMNS, LOSSY, OURS
 from zarr_core.shootout.verdict import format_rate
 
 Row = Mapping[str, Any]
@@ -38,7 +36,7 @@ def render_page(report: dict[str, Any]) -> str:
             formats[text] = as_svg(figure)
     stores = [row for row in _by_the_trainer(main) if row["format"] in (OURS, LOSSY)]
     figures = {
-        "settings": rates_chart(stores, tiers, partial(_settings, facts["unit"]), "settings"),
+        "settings": rates_chart(stores, tiers, _settings, "settings"),
         "loaders": rates_chart(_loaders(main), tiers, _loader, "loaders"),
         "waiting": waiting_chart(verdict["by_tier"]),
     }
@@ -65,26 +63,20 @@ def _by_the_trainer(rows: Sequence[Row]) -> list[Row]:
     return [row for row in rows if not row["workers"] and not row["threads"]]
 
 
-def _settings(unit: str, row: Row) -> str:
-    settings = store_settings(row["codec"], row[f"chunk_{unit}"], unit, row["layout"])
+def _settings(row: Row) -> str:
+    settings: str = row["settings"]
     return f"{settings}{LOSSY.removeprefix(OURS)}" if row["format"] == LOSSY else settings
 
 
 def _loader(row: Row) -> str:
-    return f"{row['format']}, {Loader(row['workers'], row['prefetch'], row['pin'], row['threads']).words}"
+    return f"{row['format']}, {row['loader']}"
 
 
 def _loaders(rows: Sequence[Row]) -> list[Row]:
     """Settings that were also measured with workers or threads."""
-    settings = ("tier", "format", "codec", "chunk_points", "chunk_features", "layout")
-    groups: dict[tuple[Any, ...], list[Row]] = {}
-    for row in rows:
-        groups.setdefault(tuple(map(row.get, settings)), []).append(row)
-    found: list[Row] = []
-    for group in groups.values():
-        if len(group) > len(_by_the_trainer(group)):
-            found += group
-    return found
+    candidate = itemgetter("tier", "format", "settings")
+    compared = {candidate(row) for row in rows if row["workers"] or row["threads"]}
+    return [row for row in rows if candidate(row) in compared]
 
 
 def _cards(report: dict[str, Any], named: Row, rows: Sequence[Row]) -> list[tuple[str, str]]:
@@ -99,7 +91,7 @@ def _cards(report: dict[str, Any], named: Row, rows: Sequence[Row]) -> list[tupl
 
 
 def _footprint_table(report: dict[str, Any]) -> list[list[str]]:
-    samples = number_of_samples(report["workload"])
+    samples = report["workload"]["samples_total"]
     header = ["format", "bytes per sample", "objects per sample", "inodes per sample", f"inodes of {samples:,} samples"]
     rows: dict[str, list[str]] = {}
     for row in report["measurements"]:
@@ -107,8 +99,7 @@ def _footprint_table(report: dict[str, Any]) -> list[list[str]]:
         if row["codec"]:
             if name not in (OURS, COLUMNS, LOSSY):  # reads the very files of ours
                 continue
-            name = COLUMNS if name == COLUMNS else OURS
-            name += f", {_settings(report['workload']['unit'], row)}"
+            name = f"{COLUMNS if name == COLUMNS else OURS}, {_settings(row)}"
         counts = [f"{row['objects']:.3g}", f"{inodes:.3g}", f"{inodes * samples:,.0f}"]
         rows.setdefault(name, [name, format_size(row["bytes"]), *counts])
     return [header, *rows.values()]
@@ -118,9 +109,7 @@ def _measurement_table(report: dict[str, Any]) -> list[list[str]]:
     facts = report["workload"]
     table = [["setting", "tier", "reads", "per second", "quartiles", "first epoch", "requests per item"]]
     for row in sorted(report["measurements"], key=lambda row: (row["reads"], row["tier"], -row["median"])):
-        setting = _loader(row)
-        if row["codec"]:
-            setting += f", {_settings(facts['unit'], row)}"
+        setting = f"{_loader(row)}, {_settings(row)}".removesuffix(", ")
         quartiles = f"{format_rate(row['low'])} to {format_rate(row['high'])}"
         first = format_rate(row["first"]) if row["first"] else "–"
         requests = f"{row['requests']:.3g}" if row["requests"] is not None else "–"
@@ -145,10 +134,9 @@ def _tier_table(report: dict[str, Any]) -> list[list[str]]:
 
 def _workload_facts(report: dict[str, Any]) -> dict[str, str]:
     facts = report["workload"]
-    of_all = f" of {facts['samples_total']:,}" if facts["samples_total"] else ""
     return {
         "source": facts["source"],
-        "samples measured": f"{facts['samples']:,}{of_all}",
+        "samples measured": f"{facts['samples']:,} of {facts['samples_total']:,}",
         "size": f"{format_size(facts['bytes_raw'])} uncompressed",
         **facts["described"],
         "batch": f"{report['batch_size']} samples",

@@ -25,8 +25,9 @@ from zarr_core.points.store.settings import ConversionSettings, Layout
 from zarr_core.reports.environment import cores, environment, memory_bytes
 from zarr_core.shootout.budget import Budget, MeasurementError
 from zarr_core.shootout.candidates import BOUNDED, LOSSY, NO_WORKERS, OURS, Candidate, Loader, codecs
+from zarr_core.shootout.case import Case
 from zarr_core.shootout.loading import Reading, Timer, Timing
-from zarr_core.shootout.measurement import Case, Measurement, Measurements, bytes_of_all, choose
+from zarr_core.shootout.measurement import Measurement, Measurements, bytes_of_all, choose
 from zarr_core.shootout.request import ShootoutRequest
 from zarr_core.shootout.tiers import Copies, Tier
 from zarr_core.shootout.turns import leaders, take_turns

@@ -11,7 +11,8 @@ import pytest
 from tests.shootout.test_verdict import FACTS, TIERS
 from zarr_core.__main__ import app
 from zarr_core.shootout.candidates import ENTRIES, MATRIX_ENTRIES, Loader
-from zarr_core.shootout.measurement import Case, Measurement
+from zarr_core.shootout.case import Case
+from zarr_core.shootout.measurement import Measurement
 from zarr_core.shootout.verdict import judge
 
 
