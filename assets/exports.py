@@ -130,7 +130,7 @@ def _write(store: str, export: ExportDeclaration) -> dict[str, Any]:
     elif export.format == "croissant":
         exports.write_croissant(exports.croissant_document(store, generation=generation, **export.arguments), output)
     else:
-        from zarr_core.exports.matrix_rows import MatrixRows
+        from zarr_core.exports.matrix import MatrixRows
         from zarr_core.matrix import WideMatrix
 
         rows = MatrixRows(WideMatrix.open(store, generation), **export.arguments)

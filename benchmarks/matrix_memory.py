@@ -91,7 +91,7 @@ def axis(root: Path, samples: int) -> None:
 def export(kind: str, root: Path, samples: int) -> None:
     """As many samples as a batch has, in another format."""
     from zarr_core import exports
-    from zarr_core.exports.matrix_rows import MatrixRows
+    from zarr_core.exports.matrix import MatrixRows
 
     matrix = WideMatrix.open(root / "matrix")
     try:
@@ -112,8 +112,9 @@ STEPS: dict[str, Callable[[Path, int], None]] = {
 
 
 def prepare(step: str) -> None:
-    """Import what a step imports when it needs it. DuckDB imports pandas; zarr_core.exports.npy imports torch."""
-    for name in {"load": ("duckdb", "pandas"), "export": ("zarr_core.exports.npy", "h5py")}.get(step.split()[0], ()):
+    """Import what a step imports when it needs it. DuckDB imports pandas; exports import torch."""
+    imports = {"load": ("duckdb", "pandas"), "export": ("zarr_core.exports.matrix", "h5py")}
+    for name in imports.get(step.split()[0], ()):
         importlib.import_module(name)
 
 

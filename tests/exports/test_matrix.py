@@ -15,7 +15,7 @@ from tests.helpers.matrices import FEATURES, SMALL, append
 from zarr_core.__main__ import main
 from zarr_core.errors import CorruptChunkError, UnknownFieldError, ZarrCoreError
 from zarr_core.exports import export_h5ad, export_npy, export_parquet
-from zarr_core.exports.matrix_rows import MatrixRows
+from zarr_core.exports.matrix import MatrixRows
 from zarr_core.matrix import WideMatrix
 
 CHOSEN = {"sample_ids": ["b_s2", "a_s0", "b_s0", "a_s4"], "feature_ids": [FEATURES[70], FEATURES[3]]}

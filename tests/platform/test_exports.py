@@ -20,7 +20,7 @@ from tests.platform.matrix_trial import MatrixTrial, declare
 from tests.platform.trial import Trial, write_run
 from zarr_core import WideMatrix
 from zarr_core.exports import ShardItems, croissant_document, export_huggingface, export_webdataset
-from zarr_core.exports.matrix_rows import MatrixRows
+from zarr_core.exports.matrix import MatrixRows
 from zarr_core.points.convert.conversion import convert
 
 

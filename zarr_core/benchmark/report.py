@@ -26,8 +26,7 @@ from zarr_core.points.store.group import chunk_object_bytes, recorded_rounding
 from zarr_core.points.store.settings import ConversionSettings, current_settings
 from zarr_core.points.verify.source import ComparedSource
 from zarr_core.points.verify.store import verify_store
-from zarr_core.reports.environment import environment
-from zarr_core.reports.points import points_by_domain
+from zarr_core.reports import environment, points_by_domain
 from zarr_core.storage import Storage, is_local
 
 # Samples and points per histogram: enough to show the shape of a distribution.

@@ -7,7 +7,7 @@ from typing import Any
 
 from zarr_core._util.command_line import table
 from zarr_core._util.units import format_size
-from zarr_core.reports.points import describe_points, describe_ranges
+from zarr_core.reports import describe_points, describe_ranges
 
 #: The ways to get a training sample, in the order of every table and figure: the source files, the whole sample of the
 #: store, a draw from it.

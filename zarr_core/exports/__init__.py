@@ -6,14 +6,14 @@ from typing import Any
 
 from zarr_core._util import lazy_names
 
-# Imported on use: exports of a matrix need no torch, tar files neither h5py nor pyarrow.
+# Imported on use: they need torch.
 _HOMES = {
     "ShardStream": "zarr_core.exports.stream",
     "ShardItems": "zarr_core.exports.stream",
     "ShardIndex": "zarr_core.exports.shard_index",
     "export_webdataset": "zarr_core.exports.webdataset",
-    "export_npy": "zarr_core.exports.npy",
-    "export_parquet": "zarr_core.exports.parquet",
+    "export_npy": "zarr_core.exports.matrix",
+    "export_parquet": "zarr_core.exports.matrix",
     "export_h5ad": "zarr_core.exports.h5ad",
     "export_huggingface": "zarr_core.exports.huggingface",
     "croissant_document": "zarr_core.exports.croissant",

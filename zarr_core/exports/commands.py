@@ -10,7 +10,7 @@ from zarr_core._util import command_line as cli
 from zarr_core._util.units import format_size
 from zarr_core.exports.croissant import croissant_document, write_croissant
 from zarr_core.exports.huggingface import export_huggingface
-from zarr_core.exports.matrix_rows import MatrixRows
+from zarr_core.exports.matrix import MatrixRows
 from zarr_core.exports.webdataset import export_webdataset
 from zarr_core.matrix import WideMatrix
 from zarr_core.matrix.store.axis_file import read_axis_ids

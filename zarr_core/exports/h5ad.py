@@ -15,7 +15,7 @@ import numpy as np
 
 from zarr_core._util.extras import extra
 from zarr_core.errors import MatrixError
-from zarr_core.exports.matrix_rows import MatrixRows, new_file
+from zarr_core.exports.matrix import MatrixRows, new_file
 from zarr_core.storage import local_path
 
 if TYPE_CHECKING:

@@ -19,8 +19,7 @@ import numpy as np
 import yaml
 
 from zarr_core.errors import StoreError, ZarrCoreError
-from zarr_core.exports.matrix_rows import MatrixRows
-from zarr_core.exports.parquet import export_parquet
+from zarr_core.exports.matrix import MatrixRows, export_parquet
 from zarr_core.exports.webdataset import export_webdataset
 from zarr_core.matrix import WideMatrix
 from zarr_core.points.store.head import load_manifest

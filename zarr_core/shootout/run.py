@@ -22,7 +22,7 @@ from zarr_core.errors import SourceError, ZarrCoreError
 from zarr_core.format.codecs import BOUNDED_CODEC, DEFAULT_CODEC, Codec
 from zarr_core.matrix.store.head import HEAD as MATRIX
 from zarr_core.points.store.settings import ConversionSettings, Layout
-from zarr_core.reports.environment import cores, environment, memory_bytes
+from zarr_core.reports import cores, environment, memory_bytes
 from zarr_core.shootout.budget import Budget, MeasurementError
 from zarr_core.shootout.candidates import BOUNDED, LOSSY, NO_WORKERS, OURS, Candidate, Loader, codecs
 from zarr_core.shootout.case import Case

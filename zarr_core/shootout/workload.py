@@ -25,7 +25,7 @@ from zarr_core.points.convert.writer import Repair
 from zarr_core.points.read.reader import ZarrChunkReader
 from zarr_core.points.read.sampling import draw
 from zarr_core.points.store.head import load_if_any
-from zarr_core.reports.points import describe_points, describe_ranges, points_by_domain
+from zarr_core.reports import describe_points, describe_ranges, points_by_domain
 from zarr_core.shootout.candidates import ENTRIES, MATRIX_ENTRIES, Candidate, chunk_sizes
 from zarr_core.shootout.formats import Draws, Runs, Samples
 from zarr_core.shootout.formats.matrices import Cells, Rows

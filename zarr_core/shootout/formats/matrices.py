@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from zarr_core.exports.matrix_rows import MatrixRows
+from zarr_core.exports.matrix import MatrixRows
 from zarr_core.matrix import WideMatrix
 from zarr_core.shootout.formats import Arrays, Format
 from zarr_core.shootout.formats.files import counting
