@@ -31,11 +31,10 @@ from zarr_core.points.stage.store import stage_store
 from zarr_core.points.statistics_files import load_statistics, statistics_hint
 from zarr_core.points.store.head import load_manifest
 from zarr_core.shootout.candidates import ENTRIES
-from zarr_core.shootout.case import Case
 from zarr_core.shootout.measurement import Measurement
 from zarr_core.shootout.request import ShootoutRequest
 from zarr_core.shootout.run import take_workload
-from zarr_core.shootout.verdict import judge
+from zarr_core.shootout.verdict import Case, judge
 from zarr_core.sources.resolve import resolve_kind
 from zarr_core.sources.survey import survey
 from zarr_core.storage import Storage
@@ -262,7 +261,7 @@ PRINTED: dict[str, Callable[[Path, Any], None]] = {
     "zarr_core/matrix/store/sample_table.py": of_sample_table,
     "zarr_core/matrix/stage.py": of_matrix_stage,
     "zarr_core/points/statistics_files.py": of_statistics,
-    "zarr_core/shootout/case.py": of_shootout,
+    "zarr_core/shootout/verdict.py": of_shootout,
     "zarr_core/sources/resolve.py": of_resolve,
     "zarr_core/sources/selection.py": of_selection,
     "zarr_core/sources/survey.py": of_survey,

@@ -59,9 +59,7 @@ def test_a_repetition_that_does_not_fit_is_not_named() -> None:
 
 def test_measurements_leave_time_for_those_that_follow() -> None:
     clock = Clock()
-    budget = Budget(10, clock)
-    clock.now += 5  # before the first one, as of taking samples
-    budget.begin()
+    budget = Budget(5, clock)
     for number, part in enumerate((0.6, 0.8, 1), 1):
         budget.allow(part)
         for each in range(8):
@@ -73,7 +71,7 @@ def test_measurements_leave_time_for_those_that_follow() -> None:
     ]
     assert budget.left_out[0][1].endswith("0.0 s of the budget were left for this kind of measurement")
     assert budget.left_out[-1][1].endswith("0.0 s of the budget were left")
-    assert clock.now == 110
+    assert clock.now == 105
 
 
 def test_a_measurement_is_shown_and_told_when_to_end() -> None:

@@ -25,14 +25,13 @@ from zarr_core.shootout import candidates, loading, run, run_shootout, turns, wo
 from zarr_core.shootout.__main__ import main
 from zarr_core.shootout.budget import Budget
 from zarr_core.shootout.candidates import COLUMNS, LOSSY, OURS, Candidate, Loader, chunk_sizes
-from zarr_core.shootout.case import Case
 from zarr_core.shootout.formats.files import Window
 from zarr_core.shootout.measurement import Measurement, Measurements
 from zarr_core.shootout.page import render_page
 from zarr_core.shootout.request import ShootoutRequest
 from zarr_core.shootout.tiers import Tier
 from zarr_core.shootout.turns import take_turns
-from zarr_core.shootout.verdict import judge
+from zarr_core.shootout.verdict import Case, judge
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -196,11 +195,11 @@ def test_settings_that_can_be_told_from_the_best_leave_the_turns(
     rates = {".npy": [100.0, 104.0], "pickle": [99.0, 103.0], "HDF5": [50.0, 60.0], OURS: [10.0, 12.0]}
     measured: list[str] = []
 
-    def measure(_: object, m: Measurement, *__: object) -> loading.Timing:
-        measured.append(m.format)
-        return loading.Timing(None, list(rates[m.format]))
+    def measure(timer: loading.Timer) -> loading.Timing:
+        measured.append(timer.reading.candidate.name)
+        return loading.Timing(None, list(rates[measured[-1]]))
 
-    monkeypatch.setattr(run._Run, "_time", measure)
+    monkeypatch.setattr(loading.Timer, "epochs", measure)
     with Tier("scratch", str(tmp_path)) as tier:
         shootout = run._Run(options, Budget(math.inf), [tier], workload, tmp_path)
         entries = {entry.name: entry for entry in workload.entries}

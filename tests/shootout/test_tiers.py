@@ -19,11 +19,11 @@ from zarr_core.matrix import WideMatrix
 from zarr_core.shootout import candidates, run, run_shootout, tiers
 from zarr_core.shootout.__main__ import _tiers, main
 from zarr_core.shootout.budget import MeasurementError
-from zarr_core.shootout.case import Case
+from zarr_core.shootout.formats import Format
 from zarr_core.shootout.measurement import Measurement
 from zarr_core.shootout.request import ShootoutRequest
 from zarr_core.shootout.tiers import Tier
-from zarr_core.shootout.verdict import judge
+from zarr_core.shootout.verdict import Case, judge
 from zarr_core.storage import Storage
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -133,3 +133,17 @@ def test_a_local_tier_ends_within_a_file(tmp_path: Path, monkeypatch: pytest.Mon
             tier.put("npy", tmp_path / "copy", 5.0)
         assert next(ticks) == 6
         assert list(Storage(tier.root).list()) == ["probe"]
+
+
+class Unwritable(Format):
+    """A library that fails when it writes."""
+
+    def prepare(self, samples: Any, folder: Path) -> None:
+        raise KeyError("no header")
+
+
+def test_a_format_that_cannot_be_written_has_the_same_reason_on_each_tier(tmp_path: Path) -> None:
+    copies = tiers.Copies(None, tmp_path)
+    for _ in range(2):
+        with pytest.raises(MeasurementError, match="KeyError: 'no header'"):
+            copies.local(candidates.Candidate("Unwritable", f"{__name__}:Unwritable"))

@@ -161,11 +161,7 @@ def _array(name: str, objects: str, column: FieldInfo, shape: str, description: 
 def _inline(name: str, types: dict[str, str], rows: list[tuple[Any, ...]], kind: str | None = None) -> Records:
     """A record set whose records are in the document; none without records, which Croissant does not allow.
 
-    Args:
-        name: of the record set.
-        types: type by field.
-        rows: values in the order of the fields; the first is the key.
-        kind: what the records are.
+    ``rows`` have values in the order of the fields, of which the first is the key.
     """
     if not rows:
         return []

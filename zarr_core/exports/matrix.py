@@ -137,9 +137,8 @@ def new_file(target: Path) -> Iterator[Path]:
     try:
         yield temporary
         os.replace(temporary, target)
-    except BaseException:
+    finally:
         temporary.unlink(missing_ok=True)
-        raise
 
 
 def export_npy(rows: MatrixRows, out: str | os.PathLike[str], *, progress: bool = False) -> Path:

@@ -9,7 +9,6 @@ from typing import Any
 import google_crc32c
 import numpy as np
 import torch
-from torch import Tensor
 
 from zarr_core.datasets.batch import Batch, BatchDataset, BatchItem
 from zarr_core.errors import CorruptChunkError, StoreError
@@ -69,9 +68,6 @@ class ShardItems(BatchDataset):
     def fingerprint(self) -> str:
         """Identifies the items by a digest of their content, wherever they lie."""
         return f"{self.index.dataset}: {len(self)} items in tar shards {self.index.plan[:16]}"
-
-    def __getitem__(self, index: int) -> dict[str, Tensor]:
-        return ShardItems.__getitems__(self, [index])[0]
 
     def __getitems__(self, indices: Sequence[int]) -> Batch:
         """Read a whole batch at once; DataLoader calls this instead of ``__getitem__``.

@@ -38,10 +38,6 @@ class Budget:
         self._took: dict[str, float] = {}
         self.left_out: list[tuple[str, str]] = []
 
-    def begin(self) -> None:
-        """Parts are of the time that is left now."""
-        self._start = self._clock()
-
     def allow(self, part: float) -> None:
         """Let the measurements that follow take place until this part of the time is over."""
         self.stop = self._start + part * (self._end - self._start)

@@ -261,14 +261,9 @@ class Timer:
 
 @contextmanager
 def _loading(reading: Reading, left: float) -> Iterator[tuple[Batches, Iterator[Any]]]:
-    """The dataset, and batches of it; workers and threads end with the context.
+    """The dataset, and batches of it; workers, whose batch may take ``left`` seconds, and threads end with the context.
 
-    Args:
-        reading: what and how.
-        left: seconds that a batch of workers may take.
-
-    Raises:
-        MeasurementError: the format cannot be read, with the reason.
+    Raises MeasurementError if the format cannot be read, with the reason.
     """
     workers, in_threads = reading.loader.workers, reading.loader.threads > 0
     options: dict[str, Any] = {}
@@ -318,12 +313,7 @@ def _size(batch: Any) -> int:
 
 
 def _is_from_device(before: int | None, size: int) -> bool | None:
-    """Whether batches of that size were read from a device, at least in part, and not only a page of a library.
-
-    Args:
-        before: :func:`_bytes_from_device` before they were read.
-        size: of the batches in bytes.
-    """
+    """Whether batches of that size were read from a device, at least in part, and not only a page of a library."""
     after = _bytes_from_device()
     return None if before is None or after is None else after - before > _LEAST_FROM_DEVICE * size
 

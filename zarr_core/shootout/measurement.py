@@ -57,16 +57,6 @@ class Measurement:
         return self.candidate.name
 
     @property
-    def workers(self) -> int:
-        """Worker processes."""
-        return self.loader.workers
-
-    @property
-    def threads(self) -> int:
-        """Threads of the trainer's process."""
-        return self.loader.threads
-
-    @property
     def median(self) -> float:
         """Items per second."""
         return statistics.median(self.rates)
@@ -147,7 +137,7 @@ def choose(measured: Iterable[Measurement]) -> Measurement:
     found = Measurements(measured).comparable
     best = found.fastest[0]
     equal = [m for m in found if not m.is_slower(best)]
-    return min(equal, key=lambda m: (m.workers, m.threads, m.loader.pin, m.bytes, -m.median))
+    return min(equal, key=lambda m: (m.loader.workers, m.loader.threads, m.loader.pin, m.bytes, -m.median))
 
 
 def bytes_of_all(facts: Mapping[str, Any]) -> float:

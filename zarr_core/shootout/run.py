@@ -25,13 +25,12 @@ from zarr_core.points.store.settings import ConversionSettings, Layout
 from zarr_core.reports import cores, environment, memory_bytes
 from zarr_core.shootout.budget import Budget, MeasurementError
 from zarr_core.shootout.candidates import BOUNDED, LOSSY, NO_WORKERS, OURS, Candidate, Loader, codecs
-from zarr_core.shootout.case import Case
 from zarr_core.shootout.loading import Reading, Timer, Timing
 from zarr_core.shootout.measurement import Measurement, Measurements, bytes_of_all, choose
 from zarr_core.shootout.request import ShootoutRequest
 from zarr_core.shootout.tiers import Copies, Tier
 from zarr_core.shootout.turns import leaders, take_turns
-from zarr_core.shootout.verdict import format_rate, judge
+from zarr_core.shootout.verdict import Case, format_rate, judge
 from zarr_core.shootout.workload import Workload, take_matrix, take_points
 from zarr_core.storage import Storage
 
@@ -66,11 +65,12 @@ def measure_all(request: ShootoutRequest) -> dict[str, Any]:
             bar.n = request.budget - left
             bar.set_postfix_str(f"{left:.0f} s of the budget left; {name}")
 
-        budget = Budget(request.budget * (1 - _RESERVE), show=show)
+        began = time.monotonic()
         tiers = [cleanup.enter_context(Tier(name, place)) for name, place in request.tiers.items()]
         folder = Path(cleanup.enter_context(tempfile.TemporaryDirectory(prefix="zarr-core-shootout-")))
-        end = time.monotonic() + _TAKING * request.budget
-        run = _Run(request, budget, tiers, take_workload(request, folder, end), folder)
+        workload = take_workload(request, folder, began + _TAKING * request.budget)
+        left = request.budget * (1 - _RESERVE) - (time.monotonic() - began)
+        run = _Run(request, Budget(left, show=show), tiers, workload, folder)
         run.measure()
         return run.report()
 
@@ -137,7 +137,6 @@ class _Run:
 
     def measure(self) -> None:
         """Important measurements first, each with the time that those before it may not use."""
-        self.budget.begin()
         for part, measure in (
             (0.55, self._formats),
             (0.62, self._layouts),
@@ -179,14 +178,14 @@ class _Run:
 
     def _codecs(self) -> None:
         """Codecs, with the fastest layout of each tier."""
-        stores = [store for tier in self.tiers.values() for store in self._of(tier).where(format=OURS).fastest[:1]]
-        for best in stores:
-            tier, layout = self.tiers[best.tier], best.candidate.layout
-            for codec in codecs(self.codec)[1:]:
-                self._measure(tier, self._candidate(self.entries[OURS], codec, layout=layout))
-            if self.unit == "points" and BOUNDED.installed:
-                self._measure(tier, self._candidate(BOUNDED, BOUNDED_CODEC, layout=layout))
-        if stores and self.unit == "points" and not BOUNDED.installed:
+        for tier in self.tiers.values():
+            for best in self._of(tier).where(format=OURS).fastest[:1]:
+                layout = best.candidate.layout
+                for codec in codecs(self.codec)[1:]:
+                    self._measure(tier, self._candidate(self.entries[OURS], codec, layout=layout))
+                if self.unit == "points" and BOUNDED.installed:
+                    self._measure(tier, self._candidate(BOUNDED, BOUNDED_CODEC, layout=layout))
+        if self.unit == "points" and self.measured.where(format=OURS) and not BOUNDED.installed:
             self._leave_out(LOSSY, f"{BOUNDED.package} is not installed")
 
     def _chunks(self) -> None:
@@ -205,7 +204,7 @@ class _Run:
 
         More than one of them only if they can be the fastest: n are at most n times as fast as one.
         """
-        for m in _firsts_first([self._fastest(tier) for tier in self.tiers.values()]):
+        for m in _firsts_first(map(self._fastest, self.tiers.values())):
             tier = self.tiers[m.tier]
             for one, *more in self._loaders(m):
                 self._measure(tier, m.candidate, loader=one)
@@ -252,12 +251,12 @@ class _Run:
 
         if not torch.cuda.is_available():
             self._leave_out("pinned memory", "there is no CUDA device")
-        fastest = [m for tier in self.tiers.values() for m in self._of(tier).fastest[:1] if m.loader.parallel]
-        for m in fastest:
-            self._measure(self.tiers[m.tier], m.candidate, loader=replace(m.loader, prefetch=4))
-        if torch.cuda.is_available():
-            for m in fastest:
-                self._measure(self.tiers[m.tier], m.candidate, loader=replace(m.loader, pin=True))
+        for tier in self.tiers.values():
+            for best in self._of(tier).fastest[:1]:
+                if best.loader.parallel:
+                    self._measure(tier, best.candidate, loader=replace(best.loader, prefetch=4))
+                    if torch.cuda.is_available():
+                        self._measure(tier, best.candidate, loader=replace(best.loader, pin=True))
 
     def _decoding(self) -> None:
         """The fastest settings, read from local files in memory: what is left without storage."""
@@ -302,17 +301,17 @@ class _Run:
         self.budget.take(name, kind, 3 + 3 * loader.workers, partial(self._measure_on, tier, m))
 
     def _measure_on(self, tier: Tier, m: Measurement, end: float) -> None:
-        if tier.local or not m.workers:
+        if tier.local or not m.loader.workers:
             self._put(tier, m.candidate, end)
         began = time.monotonic()
         timing = self._time_cold(m, tier, end)
         m.cold = timing is not None
-        dropped = m.cold or (not m.workers and tier.drop_from_cache(m.candidate.copy))
-        timing = timing or self._time(m, tier.place(m.candidate.copy), end, cold=not m.workers)
+        dropped = m.cold or (not m.loader.workers and tier.drop_from_cache(m.candidate.copy))
+        timing = timing or self._timer(m, tier.place(m.candidate.copy), end).epochs(cold=not m.loader.workers)
         m.took = time.monotonic() - began
         # Some filesystems lie in memory, and some of networks are not on a block device: then files may not be dropped.
         dropped = dropped and timing.from_device is not False
-        if not m.workers:
+        if not m.loader.workers:
             tier.dropped = tier.dropped or dropped
         m.rates = timing.rates
         m.first = timing.first if dropped or not tier.local else None
@@ -335,13 +334,10 @@ class _Run:
         end = min(end, time.monotonic() + _SHARE * self.request.budget)
         return Timer(self._reading(m, place), end, _REPETITIONS, self._seconds)
 
-    def _time(self, m: Measurement, place: str, end: float, cold: bool = False) -> Timing:
-        return self._timer(m, place, end).epochs(cold)
-
     def _time_cold(self, m: Measurement, tier: Tier, end: float) -> Timing | None:
         """Epochs whose files are dropped from memory before, if all data do not fit into it; None if that is not so."""
         # What workers read from devices is not known here: a measurement without them has shown that files are dropped.
-        can_drop = not m.workers or tier.dropped
+        can_drop = not m.loader.workers or tier.dropped
         drop = partial(tier.drop_from_cache, m.candidate.copy)
         if not (self.too_large and tier.local and can_drop and drop()):
             return None
@@ -356,18 +352,22 @@ class _Run:
         """The rate of a setting with its files in memory, if there is time."""
 
         def measure(end: float) -> None:
-            timing = self._time(m, str(self.copies.local(m.candidate)), end)
-            same = self.measured.where(candidate=m.candidate, reads=m.reads, workers=m.workers, threads=m.threads)
-            for other in same:
-                other.memory = statistics.median(timing.rates)
+            timing = self._timer(m, str(self.copies.local(m.candidate)), end).epochs()
+            for other in self.measured.where(candidate=m.candidate, reads=m.reads):
+                if (other.loader.workers, other.loader.threads) == (m.loader.workers, m.loader.threads):
+                    other.memory = statistics.median(timing.rates)
 
-        self.budget.take(f"from memory: {m.setting}", f"memory {bool(m.workers)}", 2 + 3 * m.workers, measure)
+        self.budget.take(
+            f"from memory: {m.setting}", f"memory {bool(m.loader.workers)}", 2 + 3 * m.loader.workers, measure
+        )
 
     def _again(self, m: Measurement, end: float) -> list[float]:
         """Rates of a setting once more."""
         tier = self.tiers[m.tier]
-        timing = self._time_cold(m, tier, end) if m.cold else self._time(m, tier.place(m.candidate.copy), end)
-        return timing.rates if timing else []
+        if m.cold:
+            timing = self._time_cold(m, tier, end)
+            return timing.rates if timing else []
+        return self._timer(m, tier.place(m.candidate.copy), end).epochs().rates
 
     # --- what there is
 

@@ -11,9 +11,8 @@ import pytest
 from tests.shootout.test_verdict import FACTS, TIERS
 from zarr_core.__main__ import app
 from zarr_core.shootout.candidates import ENTRIES, MATRIX_ENTRIES, Loader
-from zarr_core.shootout.case import Case
 from zarr_core.shootout.measurement import Measurement
-from zarr_core.shootout.verdict import judge
+from zarr_core.shootout.verdict import Case, judge
 
 
 def test_the_command_of_a_matrix_copies_it_with_the_settings_and_derives_columns() -> None:
