@@ -19,8 +19,8 @@ from zarr_core.platform.assets.shootout import ShootoutDeclaration
 from zarr_core.platform.assets.wide_matrix.declaration import MatrixDeclaration
 from zarr_core.platform.resources.pools import PoolDeclaration
 
+from zarr_core._util.arguments import did_you_mean
 from zarr_core._util.redaction import redact
-from zarr_core._util.spelling import did_you_mean
 
 
 def load_datasets(project: Path, declared: Path, shared: dg.Definitions) -> dg.Definitions:

@@ -16,8 +16,7 @@ from tests.helpers import fork_server
 from tests.helpers.small_source import write_source
 from tests.helpers.waiting import wait_for
 from zarr_core._util.dask_cluster import dask_executor
-from zarr_core._util.processes import WorkerPool
-from zarr_core._util.time_limit import SAMPLE_SECONDS, TimeLimitError, call_within
+from zarr_core._util.processes import SAMPLE_SECONDS, TimeLimitError, WorkerPool, call_within
 from zarr_core.convert import ConversionReport, convert
 from zarr_core.errors import SourceError
 from zarr_core.points.convert.sample import convert_sample

@@ -9,15 +9,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from zarr_core.storage import maps
+from zarr_core.storage import local_files
 from zarr_core.storage.byte_ranges import LocalObjects, Request, WholeObjects
-from zarr_core.storage.open_files import OPEN_FILES
+from zarr_core.storage.local_files import OPEN_FILES
 
 _LEFT_OPEN = """
 import posix
 import sys
 from zarr_core.storage.byte_ranges import LocalObjects, Request, WholeObjects
-from zarr_core.storage.open_files import OPEN_FILES
+from zarr_core.storage.local_files import OPEN_FILES
 objects = LocalObjects(sys.argv[1])
 list(objects.fetch([Request("shard", 0, 3)]))
 posix.kept = objects  # dropped after the module os is emptied
@@ -35,19 +35,19 @@ def test_a_file_that_another_thread_drops_while_it_is_mapped_stays_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its handle, once closed, would be that of the next file that is opened, whose bytes the map would then have."""
-    if maps.file_system(str(tmp_path)) not in maps._LOCAL:
+    if local_files.file_system(str(tmp_path)) not in local_files._LOCAL:
         pytest.skip("files are mapped on disks of this machine only")
     for number in range(2 * OPEN_FILES + 1):
         (tmp_path / f"shard {number}").write_bytes(number.to_bytes(2, "big"))
     objects = LocalObjects(str(tmp_path))
-    add = maps.Maps.add
+    add = local_files.Maps.add
 
-    def add_later(self: maps.Maps, name: str, handle: int) -> object:
+    def add_later(self: local_files.Maps, name: str, handle: int) -> object:
         others = [Request(f"shard {number}", 0, 2) for number in range(1, 2 * OPEN_FILES + 1)]
         assert len([bytes(data) for data in objects.fetch(others)]) == 2 * OPEN_FILES
         return add(self, name, handle)
 
-    monkeypatch.setattr(maps.Maps, "add", add_later)
+    monkeypatch.setattr(local_files.Maps, "add", add_later)
     found = objects.map("shard 0")
     assert found is not None
     assert found[:] == b"\0\0"

@@ -24,8 +24,7 @@ from zarr_core.datasets import build_dataset
 from zarr_core.errors import CorruptChunkError, ZarrCoreError
 from zarr_core.points.convert.conversion import convert
 from zarr_core.points.read.reader import ZarrChunkReader
-from zarr_core.storage.byte_ranges import CachedObjects, CountingObjects, Objects, Request, open_objects
-from zarr_core.storage.memory_cache import MemoryCache
+from zarr_core.storage.byte_ranges import CachedObjects, CountingObjects, MemoryCache, Objects, Request, open_objects
 
 POINTS = {"surface": 16, "volume": 32}
 ENTRY = 500  # what an entry counts beside its bytes

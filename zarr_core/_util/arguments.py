@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import operator
 import reprlib
 from collections.abc import Iterable, Mapping
@@ -23,12 +24,6 @@ def whole_number(
     error: type[ZarrCoreError] = ZarrCoreError,
 ) -> int:
     """The value as a Python int, also if it is a NumPy integer, so that JSON and ``torch.save`` can store it.
-
-    Args:
-        name: the argument, for the message.
-        value: the value given.
-        minimum, maximum: least and greatest accepted number.
-        error: class of the error.
 
     Raises:
         ZarrCoreError: the value is not an integer (nor are a bool, a float and a string), or is out of range.
@@ -61,3 +56,9 @@ def check_mapping(name: str, values: Any, example: str, *, error: type[ZarrCoreE
     """Raise an error if ``values`` is not a mapping."""
     if not isinstance(values, Mapping):
         raise error(f"{name} must be a mapping such as {example}, not {reprlib.repr(values)}")
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """The end of a message about an unknown name: "; did you mean 'chunk_points'?", or "" if none is like it."""
+    nearest = difflib.get_close_matches(name, list(known), n=1, cutoff=0.7)
+    return f"; did you mean {nearest[0]!r}?" if nearest else ""

@@ -9,8 +9,8 @@ from typing import Annotated, Any, Literal, Self
 import pydantic
 from pydantic import AfterValidator, NonNegativeInt, PositiveInt
 
+from zarr_core._util.arguments import did_you_mean
 from zarr_core._util.documents import checked_by
-from zarr_core._util.spelling import did_you_mean
 from zarr_core._util.units import parse_size
 from zarr_core.datasets.collation import Way
 from zarr_core.datasets.normalizers import NormalizerConfig, PositionConfig

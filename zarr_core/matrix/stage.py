@@ -32,7 +32,7 @@ from zarr_core.matrix.store.head import HEAD, named
 from zarr_core.matrix.store.metadata import announce
 from zarr_core.matrix.store.state import Axis, ColumnBlock, MatrixBatch, MatrixState, MetadataTable, Origin
 from zarr_core.storage import Storage
-from zarr_core.storage.shards import StoredShard, is_intact
+from zarr_core.storage.checked import StoredShard, is_intact
 from zarr_core.versioning.gc import TOMBSTONE_SECONDS
 from zarr_core.versioning.generations import commit, load, load_same
 

@@ -25,7 +25,7 @@ from zarr_core.matrix.store.sample_table import read_table_file
 from zarr_core.matrix.store.state import MatrixState
 from zarr_core.storage import Storage
 from zarr_core.storage.byte_ranges import open_objects
-from zarr_core.storage.shards import StoredShard
+from zarr_core.storage.checked import StoredShard
 from zarr_core.versioning.archive import documents, generation_name
 from zarr_core.versioning.generations import archive_problem, load
 from zarr_core.versioning.history import brought_by

@@ -10,18 +10,17 @@ import mmap
 import os
 import re
 import threading
-from collections import defaultdict
+from collections import OrderedDict, defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from zarr_core._util.units import parse_size
 from zarr_core.errors import CorruptChunkError, TruncatedError
 from zarr_core.format.ranges import coalesce
 from zarr_core.storage.disk_cache import DiskCache
-from zarr_core.storage.maps import Maps
-from zarr_core.storage.memory_cache import MemoryCache
-from zarr_core.storage.open_files import OpenFiles
+from zarr_core.storage.local_files import Maps, OpenFiles
 from zarr_core.storage.storage import Storage
 
 # A longer read allocates its own buffer.
@@ -30,6 +29,8 @@ _BUFFER_BYTES = 8 << 20
 _ANNOUNCED_BYTES = 8 << 20
 # Remote objects whose versions are remembered. Beyond, all are met again.
 _KNOWN_VERSIONS = 1 << 16
+# Memory of an entry of a cache beside its bytes: the key, the Python objects and the place in the dictionary.
+_ENTRY_BYTES = 500
 # Objects of a sample group named by a content digest. They never change.
 _IMMUTABLE = re.compile(r"samples/.+/[0-9a-f]{16}(?:/|\.zip$)")
 
@@ -166,11 +167,7 @@ class LocalObjects(Objects):
 
 
 class RemoteObjects(Objects):
-    """Objects of a remote location. Belongs to the process that made it.
-
-    Args:
-        storage: the location.
-    """
+    """Objects of a remote location. Belongs to the process that made it."""
 
     remote = True
 
@@ -206,7 +203,18 @@ class RemoteObjects(Objects):
             self.met += 1
 
 
-class CountingObjects(Objects):
+class _Layer(Objects):
+    """Objects over others, which do what it does not."""
+
+    def __init__(self, objects: Objects) -> None:
+        self._objects = objects
+        self.remote = objects.remote
+
+    def discard(self, requests: Sequence[Request]) -> None:
+        self._objects.discard(requests)
+
+
+class CountingObjects(_Layer):
     """Counts the requests passed to other objects and the bytes that they return.
 
     Attributes:
@@ -217,8 +225,7 @@ class CountingObjects(Objects):
     """
 
     def __init__(self, objects: Objects) -> None:
-        self._objects = objects
-        self.remote = objects.remote
+        super().__init__(objects)
         self.reset()
 
     def reset(self) -> None:
@@ -240,23 +247,16 @@ class CountingObjects(Objects):
         self.by_key[request.key][0] += 1
         self.by_key[request.key][1] += n_bytes
 
-    def discard(self, requests: Sequence[Request]) -> None:
-        self._objects.discard(requests)
 
-
-class JoinedObjects(Objects):
-    """Fetches neighbouring ranges of consecutive requests as one range.
+class JoinedObjects(_Layer):
+    """Fetches neighbouring ranges of consecutive requests as one range, as :func:`zarr_core.format.ranges.coalesce`.
 
     Lies below a cache, not above it: the joined ranges differ from one batch of requests to the next.
-
-    Args:
-        objects: where to fetch.
-        max_gap, max_bytes: limits of :func:`zarr_core.format.ranges.coalesce`.
     """
 
     def __init__(self, objects: Objects, max_gap: int, max_bytes: int) -> None:
-        self._objects, self._max_gap, self._max_bytes = objects, max_gap, max_bytes
-        self.remote = objects.remote
+        super().__init__(objects)
+        self._max_gap, self._max_bytes = max_gap, max_bytes
 
     def fetch(self, requests: Sequence[Request]) -> Iterator[np.ndarray | Exception]:
         groups = coalesce(requests, self._max_gap, self._max_bytes)
@@ -269,11 +269,62 @@ class JoinedObjects(Objects):
                 else:
                     yield data[request.start - first : request.stop - first]  # type: ignore[operator]  # none is None
 
-    def discard(self, requests: Sequence[Request]) -> None:
-        self._objects.discard(requests)
+
+class MemoryCache:
+    """Byte ranges of immutable objects; the least recently used are evicted.
+
+    Thread-safe. Belongs to the process that made it: after a fork its lock may be held for ever.
+
+    Args:
+        limit: bytes to keep at most, "2GB" or a number; each entry counts 500 bytes more than its size.
+
+    Attributes:
+        limit: in bytes.
+        size: bytes kept now, never more than the limit.
+
+    Raises:
+        ZarrCoreError: the limit is not a size.
+    """
+
+    def __init__(self, limit: int | str) -> None:
+        self.limit = parse_size(limit)
+        self.size = 0
+        self._entries: OrderedDict[tuple[str, int, int | None], bytes] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def lookup(self, key: str, start: int, stop: int | None) -> bytes | None:
+        """The bytes of a range if they are cached. They are checked when they are decoded."""
+        with self._lock:
+            data = self._entries.get((key, start, stop))
+            if data is not None:
+                self._entries.move_to_end((key, start, stop))
+            return data
+
+    def store(self, key: str, start: int, stop: int | None, data: bytes) -> bool:
+        """Keep the bytes of a range; False if they exceed the limit."""
+        size = len(data) + _ENTRY_BYTES
+        if size > self.limit:
+            return False
+        with self._lock:
+            self._drop((key, start, stop))
+            while self.size + size > self.limit:
+                self._drop(next(iter(self._entries)))
+            self._entries[key, start, stop] = data
+            self.size += size
+        return True
+
+    def discard(self, key: str, start: int, stop: int | None) -> None:
+        """Remove a range whose bytes were damaged."""
+        with self._lock:
+            self._drop((key, start, stop))
+
+    def _drop(self, place: tuple[str, int, int | None]) -> None:
+        data = self._entries.pop(place, None)
+        if data is not None:
+            self.size -= len(data) + _ENTRY_BYTES
 
 
-class CachedObjects(Objects):
+class CachedObjects(_Layer):
     """Objects behind a cache on a disk or in memory. All ranges that are not cached are fetched in one batch.
 
     Args:
@@ -284,16 +335,12 @@ class CachedObjects(Objects):
             everything below ``samples/<id>/<digest>/``, and archives: the digest is one of the source and the settings.
     """
 
-    remote = True
-
     def __init__(
-        self,
-        objects: Objects,
-        cache: DiskCache | MemoryCache,
-        identity: str,
-        immutable: re.Pattern[str] = _IMMUTABLE,
+        self, objects: Objects, cache: DiskCache | MemoryCache, identity: str, immutable: re.Pattern[str] = _IMMUTABLE
     ) -> None:
-        self._objects, self._cache, self._identity, self._immutable = objects, cache, identity, immutable
+        super().__init__(objects)
+        self.remote = True
+        self._cache, self._identity, self._immutable = cache, identity, immutable
 
     def fetch(self, requests: Sequence[Request]) -> Iterator[np.ndarray | Exception]:
         kept = [self._cache.lookup(*self._place(r)) if self._immutable.match(r.key) else None for r in requests]
@@ -310,23 +357,18 @@ class CachedObjects(Objects):
     def discard(self, requests: Sequence[Request]) -> None:
         for request in requests:
             self._cache.discard(*self._place(request))
-        self._objects.discard(requests)
+        super().discard(requests)
 
     def _place(self, request: Request) -> tuple[str, int, int | None]:
         return f"{self._identity}/{request.key}", request.start, request.stop
 
 
-class WholeObjects(Objects):
-    """Takes ranges from objects that were fetched whole, and fetches all others.
-
-    Args:
-        objects: where to fetch.
-        whole: the bytes of objects, by name.
-    """
+class WholeObjects(_Layer):
+    """Takes ranges from objects that were fetched whole, given by name, and fetches all others."""
 
     def __init__(self, objects: Objects, whole: dict[str, np.ndarray]) -> None:
-        self._objects, self._whole = objects, whole
-        self.remote = objects.remote
+        super().__init__(objects)
+        self._whole = whole
 
     def fetch(self, requests: Sequence[Request]) -> Iterator[np.ndarray | Exception]:
         kept = [self._range(request) for request in requests]
@@ -337,7 +379,7 @@ class WholeObjects(Objects):
     def discard(self, requests: Sequence[Request]) -> None:
         for request in requests:
             self._whole.pop(request.key, None)
-        self._objects.discard(requests)
+        super().discard(requests)
 
     def _range(self, request: Request) -> np.ndarray | None:
         data = self._whole.get(request.key)

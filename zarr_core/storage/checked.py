@@ -1,4 +1,4 @@
-"""Reads that are checked as they arrive. Damage that came over a network, or from a cache, is fetched once more.
+"""Reads that are checked as they arrive, and whole shards. Damage from a network, or a cache, is fetched once more.
 
 A checksum that does not match may be the fault of the transfer or of a cached copy. So the bytes are discarded from
 every cache and fetched again; what is damaged a second time is damaged where it is stored.
@@ -6,12 +6,18 @@ every cache and fetched again; what is damaged a second time is damaged where it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+from typing import Any, TypeVar
 
 import numpy as np
 
 from zarr_core.errors import CorruptChunkError
+from zarr_core.format.array_metadata import ArrayLayout
+from zarr_core.format.ranges import MAX_READ_BYTES, coalesce
+from zarr_core.format.shards import ChunkRange, check_chunk, chunk_ranges
 from zarr_core.storage.byte_ranges import Objects, Request
 from zarr_core.storage.storage import Storage
 
@@ -52,29 +58,14 @@ def fetch_checked(
         use(number, data)
 
 
-class Part(Protocol):
-    """A part of an object with a checksum of its own, such as a chunk."""
-
-    @property
-    def start(self) -> int:
-        """Its first byte in the object."""
-
-    @property
-    def stop(self) -> int:
-        """The first byte after it."""
-
-
-P = TypeVar("P", bound=Part)
-
-
-def check_parts(parts: Iterable[P], start: int, stop: int, check: Callable[[P, bytes], object], data: bytes) -> bytes:
-    """Check the parts of bytes ``[start, stop)`` of an object; returns the bytes.
+def check_parts(
+    parts: Iterable[Any], start: int, stop: int, check: Callable[[Any, bytes], object], data: bytes
+) -> bytes:
+    """Check the bytes that were read from ``[start, stop)`` of an object; returns them.
 
     Args:
-        parts: lie in the range.
-        start, stop: the range.
+        parts: what has a checksum of its own in the range, as a chunk, with ``start`` and ``stop`` in the object.
         check: takes a part and its bytes; raises CorruptChunkError, with the part and its place, if they are damaged.
-        data: the bytes as they were read.
 
     Raises:
         CorruptChunkError: fewer bytes were read, or a part is damaged.
@@ -89,16 +80,8 @@ def check_parts(parts: Iterable[P], start: int, stop: int, check: Callable[[P, b
 def read_checked(storage: Storage, name: str, start: int, stop: int, decode: Callable[[bytes], T]) -> T:
     """Decode bytes ``[start, stop)`` of an object; read them once more if they are damaged and came over a network.
 
-    Args:
-        storage: where to read; it keeps no copies, so there is nothing to discard.
-        name: of the object.
-        start, stop: the range.
-        decode: makes the result from the bytes, which may be fewer than requested; raises CorruptChunkError where they
-            are damaged.
-
-    Raises:
-        CorruptChunkError: from ``decode``, as for :func:`fetch_checked`.
-        OSError: the bytes cannot be read.
+    ``decode`` makes the result from the bytes, which may be fewer than requested; it raises CorruptChunkError where
+    they are damaged. Raises that error as :func:`fetch_checked`, and OSError if the bytes cannot be read.
     """
     try:
         return decode(storage.read(name, start, stop))
@@ -106,3 +89,109 @@ def read_checked(storage: Storage, name: str, start: int, stop: int, decode: Cal
         if storage.is_local:
             raise
     return decode(storage.read(name, start, stop))
+
+
+@dataclass(frozen=True)
+class StoredShard:
+    """A shard object.
+
+    Attributes:
+        storage, name: where it is.
+        layout: of its array.
+        size: bytes of the object.
+        chunks: ranges of its chunks, in stored order.
+        index: the last bytes of the object.
+    """
+
+    storage: Storage
+    name: str
+    layout: ArrayLayout
+    size: int
+    chunks: Sequence[ChunkRange]
+    index: bytes
+
+    @classmethod
+    def open(
+        cls,
+        storage: Storage,
+        name: str,
+        layout: ArrayLayout,
+        number: int = 0,
+        *,
+        size: int | None = None,
+        sparse: bool = False,
+    ) -> StoredShard:
+        """Read the index of a shard, the one with this number in its array.
+
+        Args:
+            size: of the object; asked for if None.
+            sparse: whether chunks may be missing. Without checksums another program wrote them, and they may.
+
+        Raises:
+            FileNotFoundError: there is no such object.
+            CorruptChunkError: the index is damaged, or a chunk is missing.
+        """
+        size = storage.size(name) if size is None else size
+        end = max(size - layout.index_bytes, 0)
+
+        def decode(index: bytes) -> tuple[list[ChunkRange], bytes]:
+            chunks = chunk_ranges(layout, number, index, end)
+            if layout.checksum and not sparse:
+                _check_complete(layout, number, chunks)
+            return chunks, index
+
+        if layout.sharded:
+            chunks, index = read_checked(storage, name, end, size, decode)
+        else:
+            chunks, index = decode(b"")
+        chunks.sort(key=lambda chunk: chunk.start)
+        if any(chunk.start < before.stop for before, chunk in pairwise(chunks)):
+            raise CorruptChunkError("shard index: names bytes that overlap")
+        return cls(storage, name, layout, size, chunks, index)
+
+    def pieces(self) -> Iterator[bytes]:
+        """The bytes of the object in pieces of at most 8 MiB, or one chunk; each is checked before it is yielded.
+
+        Raises:
+            CorruptChunkError: names the chunk.
+        """
+        position = 0
+        for group in coalesce(self.chunks, max_gap=self.size, max_bytes=MAX_READ_BYTES):
+            # Bytes between chunks belong to the object and are copied as well.
+            yield self._read(position, group[-1].stop, group)
+            position = group[-1].stop
+        end = self.size - len(self.index)
+        if position < end:
+            yield self._read(position, end, ())
+        yield self.index
+
+    def _read(self, start: int, stop: int, chunks: Sequence[ChunkRange]) -> bytes:
+        check = partial(check_parts, chunks, start, stop, self._check)
+        return read_checked(self.storage, self.name, start, stop, check)
+
+    def _check(self, chunk: ChunkRange, data: bytes) -> None:
+        try:
+            check_chunk(self.layout, data)
+        except CorruptChunkError as error:
+            where = f"chunk {chunk.number} (bytes {chunk.start} to {chunk.stop})"
+            raise CorruptChunkError(f"{where}: {error}") from error
+
+
+def is_intact(storage: Storage, name: str, layout: ArrayLayout, number: int = 0, *, sparse: bool = False) -> bool:
+    """Whether a shard is there, with all its chunks undamaged; the arguments are those of :meth:`StoredShard.open`."""
+    try:
+        for _ in StoredShard.open(storage, name, layout, number, sparse=sparse).pieces():
+            pass
+    except (CorruptChunkError, OSError):
+        return False
+    return True
+
+
+def _check_complete(layout: ArrayLayout, number: int, chunks: Sequence[ChunkRange]) -> None:
+    """Raise CorruptChunkError if a chunk of a shard is not in its index."""
+    first = number * layout.chunks_per_shard
+    stop = min(first + layout.chunks_per_shard, layout.n_chunks)
+    found = {chunk.number for chunk in chunks}
+    for expected in range(first, stop):
+        if expected not in found:
+            raise CorruptChunkError(f"chunk {expected}: not in the shard's index")

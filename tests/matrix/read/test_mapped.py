@@ -20,7 +20,7 @@ from zarr_core.matrix import WideMatrix
 from zarr_core.matrix.read import fetch
 from zarr_core.matrix.read import mapped as mapped_copies
 from zarr_core.matrix.read import reader as matrix_reader
-from zarr_core.storage import maps
+from zarr_core.storage import local_files
 from zarr_core.storage.byte_ranges import LocalObjects
 
 PLAIN: dict[str, Any] = SMALL | {"codec": "none"}
@@ -209,7 +209,7 @@ def test_a_network_file_system_is_read_and_not_mapped(
     written: tuple[Path, np.ndarray], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root, cells = written
-    monkeypatch.setattr(maps, "file_system", lambda folder: "nfs4")
+    monkeypatch.setattr(local_files, "file_system", lambda folder: "nfs4")
     matrix = WideMatrix.open(root)
     for _ in range(2):
         np.testing.assert_array_equal(matrix.read(SAMPLES), cells)

@@ -24,7 +24,7 @@ from zarr_core.matrix.store.copies import Copy
 from zarr_core.matrix.store.layout import ChunkLayout
 from zarr_core.storage.byte_ranges import CountingObjects, JoinedObjects, LocalObjects, Objects, Request
 from zarr_core.storage.checked import fetch_checked
-from zarr_core.storage.maps import LOOK_AGAIN, MappedChunks
+from zarr_core.storage.local_files import LOOK_AGAIN, MappedChunks
 
 _INDEX_BYTES = 64 << 20  # memory limit of the shard indices, per reading process
 _INDEX_ENTRY_BYTES = 25  # offset, length, place in a map, whether it is verified

@@ -15,7 +15,7 @@ import numpy as np
 from zarr_core.matrix.read.fetch import ChunkFetcher, KnownShard
 from zarr_core.matrix.read.parts import Part, parts
 from zarr_core.matrix.store.copies import Copy
-from zarr_core.storage.maps import AT_ONCE_BYTES
+from zarr_core.storage.local_files import AT_ONCE_BYTES
 
 
 def copy_rows(

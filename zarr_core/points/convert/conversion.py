@@ -20,12 +20,13 @@ from tqdm import tqdm
 from zarr_core._util.arguments import whole_number
 from zarr_core._util.processes import (
     EXECUTOR_IN_FLIGHT,
+    TimeLimitError,
     WorkerDiedError,
     WorkerPool,
     calls_in_flight,
     each_result,
+    sample_seconds,
 )
-from zarr_core._util.time_limit import TimeLimitError, sample_seconds
 from zarr_core._util.units import format_size
 from zarr_core.errors import CommitConflict, SourceError, StoreError
 from zarr_core.format.object_names import ZARR_JSON, sample_folder, spelled_alike

@@ -13,8 +13,7 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Literal, TypeVar
 
-from zarr_core._util.processes import WorkerDiedError
-from zarr_core._util.time_limit import TimeLimitError, call_in_thread, call_within
+from zarr_core._util.processes import TimeLimitError, WorkerDiedError, call_in_thread, call_within
 from zarr_core.errors import SampleError, SourceError
 from zarr_core.format.names import POSITION
 from zarr_core.points.convert.writer import GroupWriter, Repair, SampleContent

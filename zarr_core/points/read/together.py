@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from zarr_core.points.read.selection import Pieces, SampleDraws
-from zarr_core.storage.maps import AT_ONCE_BYTES
+from zarr_core.storage.local_files import AT_ONCE_BYTES
 
 
 class Reader(Protocol):

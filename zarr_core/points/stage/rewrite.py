@@ -29,7 +29,7 @@ from zarr_core.points.store.mesh import MESH, Write, check_mesh_object
 from zarr_core.points.store.packing import Packing
 from zarr_core.storage import Storage
 from zarr_core.storage.archives import is_archive
-from zarr_core.storage.shards import StoredShard, is_intact
+from zarr_core.storage.checked import StoredShard, is_intact
 from zarr_core.storage.uploads import Uploads
 from zarr_core.versioning.generations import Retention
 

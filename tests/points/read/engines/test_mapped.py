@@ -25,9 +25,9 @@ from zarr_core.points.read.engines import direct
 from zarr_core.points.read.engines import mapped as engine_maps
 from zarr_core.points.read.engines.direct import DirectEngine
 from zarr_core.points.read.reader import ZarrChunkReader
-from zarr_core.storage import maps, open_files
+from zarr_core.storage import local_files
 from zarr_core.storage.byte_ranges import LocalObjects
-from zarr_core.storage.maps import AT_ONCE_BYTES
+from zarr_core.storage.local_files import AT_ONCE_BYTES
 
 RUNS = ["run_1", "run_2", "run_3"]
 
@@ -206,7 +206,7 @@ def test_a_mapped_file_that_is_deleted_or_replaced_keeps_its_content(store: Path
 def test_a_file_that_vanishes_before_it_is_mapped_is_an_error(store: Path) -> None:
     reader = ZarrChunkReader(store)
     batch(reader, {})
-    open_files._opened.clear()  # as if many others had been opened since
+    local_files._opened.clear()  # as if many others had been opened since
     (path,) = store.glob("samples/run_2/*/volume/velocity/c/0/0")
     path.unlink()
     with pytest.raises(CorruptChunkError, match="run_2, volume_velocity.*c/0/0 is missing"):
@@ -215,7 +215,7 @@ def test_a_file_that_vanishes_before_it_is_mapped_is_an_error(store: Path) -> No
 
 def test_a_network_file_system_is_read_and_not_mapped(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A server that goes away ends a process that uses a map, and is an error of a read."""
-    monkeypatch.setattr(maps, "file_system", lambda folder: "nfs4")
+    monkeypatch.setattr(local_files, "file_system", lambda folder: "nfs4")
     reader = ZarrChunkReader(store)
     for _ in range(2):
         batch(reader, {})
@@ -255,7 +255,7 @@ def test_chunks_that_differ_from_the_manifest_are_read(store: Path) -> None:
 def test_beyond_the_limits_files_are_read(
     store: Path, monkeypatch: pytest.MonkeyPatch, limit: str, value: float
 ) -> None:
-    monkeypatch.setattr(maps, limit, value)
+    monkeypatch.setattr(local_files, limit, value)
     reader = ZarrChunkReader(store)
     for _ in range(2):
         batch(reader, {})
@@ -264,24 +264,24 @@ def test_beyond_the_limits_files_are_read(
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux names file systems in /proc")
 def test_the_file_system_of_a_folder_is_that_of_the_innermost_mount(tmp_path: Path) -> None:
-    assert maps.file_system("/proc/self") == "proc"
-    assert maps.file_system(str(tmp_path / "not there yet")) == maps.file_system(str(tmp_path))
-    assert maps.file_system(str(tmp_path)) not in ("", "proc")
+    assert local_files.file_system("/proc/self") == "proc"
+    assert local_files.file_system(str(tmp_path / "not there yet")) == local_files.file_system(str(tmp_path))
+    assert local_files.file_system(str(tmp_path)) not in ("", "proc")
 
 
 def test_a_look_at_other_files_in_another_thread_hides_no_file_that_shrank(
     store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shrunk = False
-    make = maps.MappedChunks.of
+    make = local_files.MappedChunks.of
 
-    def made(*arguments: Any, **more: Any) -> maps.MappedChunks | None:
+    def made(*arguments: Any, **more: Any) -> local_files.MappedChunks | None:
         found = make(*arguments, **more)
         assert found is not None
         is_velocity = found.chunks.shape[-1] == 3
         return found._replace(file_size=lambda: 0 if shrunk and is_velocity else found.size)
 
-    monkeypatch.setattr(maps.MappedChunks, "of", made)
+    monkeypatch.setattr(local_files.MappedChunks, "of", made)
     reader = ZarrChunkReader(store)
     velocity, pressure = (
         reader.draws(reader.selection(None, [f"volume_{name}"]), "run_1") for name in ("velocity", "pressure")

@@ -21,7 +21,7 @@ from tests.points.read.engines.conftest import CHUNK
 from zarr_core.points.convert.conversion import convert
 from zarr_core.points.read.reader import ZarrChunkReader
 from zarr_core.storage.byte_ranges import CountingObjects, LocalObjects, Request, open_objects
-from zarr_core.storage.open_files import OPEN_FILES
+from zarr_core.storage.local_files import OPEN_FILES
 
 GOLDEN = Path(__file__).parents[3] / "golden"
 
@@ -127,7 +127,7 @@ def test_sample_metadata_in_memory_is_bounded(root: Path, monkeypatch: pytest.Mo
 
 
 def test_open_files_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("zarr_core.storage.open_files.OPEN_FILES", 3)
+    monkeypatch.setattr("zarr_core.storage.local_files.OPEN_FILES", 3)
     for number in range(20):
         (tmp_path / str(number)).write_bytes(bytes([number]) * 100)
     objects = LocalObjects(str(tmp_path))

@@ -19,7 +19,7 @@ from zarr_core.errors import CorruptChunkError
 from zarr_core.points.convert.conversion import convert
 from zarr_core.points.read.engines import direct, straight
 from zarr_core.points.read.reader import ZarrChunkReader
-from zarr_core.storage import maps
+from zarr_core.storage import local_files
 from zarr_core.storage.byte_ranges import LocalObjects
 
 FIELD = ["volume_velocity"]
@@ -29,7 +29,7 @@ ROW = 3 * 2  # bytes of a point: three components of float16
 @pytest.fixture(autouse=True)
 def not_mapped(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a network file system: a chunk that was verified is read again, not copied from a map."""
-    monkeypatch.setattr(maps, "file_system", lambda folder: "nfs4")
+    monkeypatch.setattr(local_files, "file_system", lambda folder: "nfs4")
 
 
 @pytest.fixture

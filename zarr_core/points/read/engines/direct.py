@@ -31,6 +31,7 @@ from zarr_core.storage.byte_ranges import (
     CachedObjects,
     JoinedObjects,
     LocalObjects,
+    MemoryCache,
     Objects,
     Request,
     WholeObjects,
@@ -38,7 +39,6 @@ from zarr_core.storage.byte_ranges import (
 )
 from zarr_core.storage.checked import fetch_checked
 from zarr_core.storage.disk_cache import DiskCache
-from zarr_core.storage.memory_cache import MemoryCache
 
 # Memory for the sample metadata of a dataset in each process: about 3,000 samples of seven fields and a million points.
 # Older samples are dropped and cost their metadata request again.

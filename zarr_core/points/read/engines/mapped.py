@@ -18,7 +18,7 @@ from zarr_core.points.read.sampling import Draw
 from zarr_core.points.read.selection import SelectedColumn
 from zarr_core.points.store.manifest import SampleEntry
 from zarr_core.storage.byte_ranges import LocalObjects
-from zarr_core.storage.maps import LOOK_AGAIN, MappedChunks
+from zarr_core.storage.local_files import LOOK_AGAIN, MappedChunks
 
 
 class MappedSample:

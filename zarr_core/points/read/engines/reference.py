@@ -32,7 +32,7 @@ from zarr_core.format.codecs import Codec, decompress_pcodec
 from zarr_core.format.object_names import ATTRIBUTES_KEY, ZARR_JSON
 from zarr_core.points.read.engines import Engine, FieldRead, check_origin, copied, damaged_group, missing_group
 from zarr_core.points.store.manifest import SampleEntry
-from zarr_core.storage.open_files import share_of_open_files
+from zarr_core.storage.local_files import share_of_open_files
 from zarr_core.storage.zarr_stores import group_place, make_store
 
 # Samples that stay open; one of seven fields takes about 100 kB of memory, and an archive is an open file.

@@ -17,9 +17,8 @@ import torch
 from zarr_core._util import reused_memory
 from zarr_core.points.convert.conversion import convert
 from zarr_core.points.store.settings import Layout
-from zarr_core.storage import maps, open_files
-from zarr_core.storage.maps import Maps
-from zarr_core.storage.open_files import OpenFiles, share_of_open_files
+from zarr_core.storage import local_files
+from zarr_core.storage.local_files import Maps, OpenFiles, share_of_open_files
 
 
 @pytest.fixture
@@ -34,8 +33,8 @@ def test_folders_share_the_limit_and_the_files_opened_last_stay_open(
     folder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gc.collect()
-    open_files._opened.clear()
-    monkeypatch.setattr(open_files, "OPEN_FILES", 6)
+    local_files._opened.clear()
+    monkeypatch.setattr(local_files, "OPEN_FILES", 6)
     before = descriptors()
     folders = [OpenFiles(folder) for _ in range(3)]
     handles = [opened.get(str(number)).handle for opened in folders for number in range(6)]
@@ -56,25 +55,25 @@ def test_a_file_that_another_thread_has_opened_meanwhile_is_not_replaced(
 ) -> None:
     """Replacing it would close it in the middle of a change of the table, which another thread may change then."""
     files = OpenFiles(folder)
-    make, meanwhile = open_files.OpenFile, []
+    make, meanwhile = local_files.OpenFile, []
 
-    def opened(path: str) -> open_files.OpenFile:
-        monkeypatch.setattr(open_files, "OpenFile", make)
+    def opened(path: str) -> local_files.OpenFile:
+        monkeypatch.setattr(local_files, "OpenFile", make)
         meanwhile.append(files.get("1"))
         return make(path)
 
-    monkeypatch.setattr(open_files, "OpenFile", opened)
+    monkeypatch.setattr(local_files, "OpenFile", opened)
     assert files.get("1") is meanwhile[0]
     assert files.get("1") is meanwhile[0]
 
 
 def test_maps_share_the_limits_and_give_back_what_they_took(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    if maps.file_system(folder) not in maps._LOCAL:
+    if local_files.file_system(folder) not in local_files._LOCAL:
         pytest.skip("files are mapped on disks of this machine only")
     gc.collect()
     files, first, second = OpenFiles(folder), Maps(folder), Maps(folder)
-    taken = maps._all._count
-    monkeypatch.setattr(maps, "share_of_open_files", lambda share, most: taken + 3)
+    taken = local_files._all._count
+    monkeypatch.setattr(local_files, "share_of_open_files", lambda share, most: taken + 3)
 
     def add(to: Maps, number: int) -> bool:
         file = files.get(str(number))
@@ -89,8 +88,8 @@ def test_maps_share_the_limits_and_give_back_what_they_took(folder: str, monkeyp
     del held
     assert add(second, 3)
     del second
-    assert maps._all._count == taken
-    monkeypatch.setattr(maps, "_SHARE_OF_MEMORY", 0.0)
+    assert local_files._all._count == taken
+    monkeypatch.setattr(local_files, "_SHARE_OF_MEMORY", 0.0)
     assert not add(Maps(folder), 0)
 
 
@@ -139,7 +138,7 @@ def test_a_child_does_not_wait_for_a_thread_that_only_its_parent_has() -> None:
     held, done = threading.Event(), threading.Event()
 
     def hold() -> None:
-        with reused_memory._kept._lock, maps._all._lock:
+        with reused_memory._kept._lock, local_files._all._lock:
             held.set()
             done.wait()
 
@@ -149,7 +148,7 @@ def test_a_child_does_not_wait_for_a_thread_that_only_its_parent_has() -> None:
         held.wait()
         child = os.fork()
         if not child:
-            free = [owner._lock._lock.acquire(blocking=False) for owner in (reused_memory._kept, maps._all)]
+            free = [owner._lock._lock.acquire(blocking=False) for owner in (reused_memory._kept, local_files._all)]
             os._exit(0 if free == [True, True] else 1)
         assert os.waitpid(child, 0) == (child, 0)
     finally:

@@ -1,18 +1,22 @@
-"""Memory maps of local files whose content never changes: a read of bytes that are in memory is a copy, no system call.
+"""Local files that stay open between requests, and memory maps of those whose content never changes.
 
-A page of a map that cannot be read ends the process (SIGBUS) where ``read`` raises an error. So only files of disks of
-this machine are mapped, and their size is looked at at most a second before a copy. What remains is a file that is
-truncated right then, and a disk that fails. With ``ZARR_CORE_MMAP=never`` in its environment, a process
-maps nothing.
+Many systems let a process open 1,024 files, which its datasets share: all together keep few files open, and map few.
+
+A read of bytes of a map that are in memory is a copy, no system call. But a page that cannot be read ends the process
+(SIGBUS) where ``read`` raises an error. So only files of disks of this machine are mapped, and their size is looked at
+at most a second before a copy. What remains is a file that is truncated right then, and a disk that fails. With
+``ZARR_CORE_MMAP=never`` in its environment, a process maps nothing.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 import mmap
 import os
 import re
 import weakref
+from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,8 +26,11 @@ import numpy as np
 from zarr_core._util.locks import ProcessLock
 from zarr_core.errors import ZarrCoreError
 from zarr_core.format.array_metadata import CHECKSUM_BYTES
-from zarr_core.storage.open_files import share_of_open_files
 
+#: Files of a process that stay open, at most.
+OPEN_FILES = 128
+#: And as a part of those that the system lets a process open.
+_SHARE_KEPT_OPEN = 0.125
 _CHOICE = "ZARR_CORE_MMAP"
 # File systems on disks, or in the memory, of this machine.
 _LOCAL = {"bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "overlay", "ramfs", "tmpfs", "xfs", "zfs"}
@@ -35,6 +42,62 @@ _MAX_MAPS = 8192
 LOOK_AGAIN = 1.0
 #: Larger batches are copied sample by sample, so that the sizes of the files are looked at meanwhile.
 AT_ONCE_BYTES = 16 << 20
+
+
+_opened: OrderedDict[tuple[int, str], OpenFile] = OrderedDict()
+_numbers = itertools.count()
+
+
+def share_of_open_files(share: float, most: int) -> int:
+    """A part of the files that this process may open, ``most`` at most."""
+    import resource
+
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return most if soft == resource.RLIM_INFINITY else min(most, int(soft * share))
+
+
+class OpenFile:
+    """A file that stays open while it is referenced: one thread may read it while another drops it from the table."""
+
+    __slots__ = ("handle",)
+
+    def __init__(self, path: str) -> None:
+        self.handle = -1
+        self.handle = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:
+        # At exit, the interpreter may have emptied the module os before it drops the last reference to this object.
+        if self.handle >= 0:
+            close(self.handle)
+
+
+class OpenFiles:
+    """The files below a folder, of which those stay open that this process opened last. Safe for threads."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+        self._number = next(_numbers)
+        weakref.finalize(self, _close, self._number).atexit = False
+
+    def get(self, name: str) -> OpenFile:
+        """A file, opened if it is not; raises OSError. Refer to it while its handle is used."""
+        return _opened.get((self._number, name)) or self._open(name)
+
+    def _open(self, name: str) -> OpenFile:
+        # Replacing an entry would close the file of another thread in the middle of the change of the table.
+        file = _opened.setdefault((self._number, name), OpenFile(f"{self._folder}/{name}"))
+        while len(_opened) > share_of_open_files(_SHARE_KEPT_OPEN, OPEN_FILES):
+            try:
+                _opened.popitem(last=False)
+            except KeyError:  # another thread has closed it
+                break
+        return file
+
+
+def _close(number: int) -> None:
+    """Close the files of a folder that are not being read."""
+    for key in [key for key in list(_opened) if key[0] == number]:
+        _opened.pop(key, None)
 
 
 class MappedChunks(NamedTuple):
@@ -64,16 +127,9 @@ class MappedChunks(NamedTuple):
         first: int = 0,
         step: int | None = None,
     ) -> MappedChunks | None:
-        """The chunks of a map.
+        """The chunks of a map; None without a map, or if the file is too short.
 
-        Args:
-            file: the map.
-            count, shape, dtype, verified: of the chunks.
-            first: position of the first one.
-            step: bytes from one to the next; by default no bytes are between them.
-
-        Returns:
-            None without a map, or if the file is too short.
+        The first one begins at byte ``first``, and each ``step`` bytes after the one before, by default at its end.
         """
         stored = math.prod(shape) * dtype.itemsize + CHECKSUM_BYTES
         step = step or stored
@@ -86,18 +142,14 @@ class MappedChunks(NamedTuple):
 
 
 class Maps:
-    """Maps of files below a folder, kept as long as this object.
-
-    Args:
-        folder: local path.
-
-    Raises:
-        ZarrCoreError: ``ZARR_CORE_MMAP`` is neither "auto", which is the default, nor "never".
-    """
+    """Maps of files below a folder, kept as long as this object; none if ``ZARR_CORE_MMAP`` is "never"."""
 
     def __init__(self, folder: str) -> None:
         self._maps: dict[str, mmap.mmap] = {}
-        self._wanted = _is_wanted() and file_system(folder) in _LOCAL
+        choice = os.environ.get(_CHOICE, "auto")
+        if choice not in ("auto", "never"):
+            raise ZarrCoreError(f"the environment variable {_CHOICE} must be auto or never, not {choice!r}")
+        self._wanted = choice == "auto" and file_system(folder) in _LOCAL
 
     def get(self, name: str) -> mmap.mmap | None:
         """The map of a file; None if there is none yet."""
@@ -142,13 +194,6 @@ class _AllMaps:
 
 
 _all = _AllMaps()
-
-
-def _is_wanted() -> bool:
-    choice = os.environ.get(_CHOICE, "auto")
-    if choice not in ("auto", "never"):
-        raise ZarrCoreError(f"the environment variable {_CHOICE} must be auto or never, not {choice!r}")
-    return choice == "auto"
 
 
 def file_system(folder: str) -> str:
