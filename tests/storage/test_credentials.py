@@ -28,7 +28,7 @@ from zarr_core.storage.backends.obstore import ObstoreBackend
 from zarr_core.storage.backends.s3 import S3Backend
 from zarr_core.storage.byte_ranges import RemoteObjects, Request
 from zarr_core.storage.clients import open_backend
-from zarr_core.storage.credentials import access
+from zarr_core.storage.filesystems import access
 
 
 class _Metadata(BaseHTTPRequestHandler):

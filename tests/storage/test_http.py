@@ -60,10 +60,10 @@ def test_objects_are_read_and_described(served: tuple[str, str]) -> None:
 @pytest.mark.parametrize(
     ("work", "what"),
     [
-        (lambda storage: storage.write("a", [b"x"]), "written to"),
-        (lambda storage: storage.create("a", b"x"), "written to"),
-        (lambda storage: storage.replace("a", b"x", None), "written to"),
-        (lambda storage: storage.delete(["a"]), "deleted from"),
+        (lambda storage: storage.write("a", [b"x"]), "changed"),
+        (lambda storage: storage.create("a", b"x"), "changed"),
+        (lambda storage: storage.replace("a", b"x", None), "changed"),
+        (lambda storage: storage.delete(["a"]), "changed"),
         (lambda storage: storage.list(), "listed"),
     ],
 )
@@ -149,7 +149,7 @@ def test_a_store_on_the_hugging_face_hub(
     for name, values in expected.items():
         np.testing.assert_array_equal(read[name], values)
     assert Storage(store).size("manifest.json") == Storage(f"{served[0]}/store").size("manifest.json")
-    with pytest.raises(StoreError, match="the Hugging Face Hub cannot be written to; a store at http.* can only be"):
+    with pytest.raises(StoreError, match="the Hugging Face Hub cannot be changed; a store at http.* can only be"):
         Storage(store).write("a", [b"x"])
     monkeypatch.delenv("HF_TOKEN")
     with pytest.raises(TransferError, match="401"):

@@ -33,7 +33,7 @@ from zarr_core.sources.tree import SampleTree
 from zarr_core.storage import Storage, retries
 from zarr_core.storage.backends import RemoteBackend
 from zarr_core.storage.backends.obstore import ObstoreBackend
-from zarr_core.storage.backends.s3 import S3Backend, check_range
+from zarr_core.storage.backends.s3 import S3Backend, check_response
 from zarr_core.storage.byte_ranges import RemoteObjects, Request
 from zarr_core.storage.retries import RetryPolicy, Service
 
@@ -407,13 +407,13 @@ def test_a_response_with_other_bytes_than_requested_is_retried(
 
 def test_ranges_at_the_end_of_an_object_and_of_all_of_it() -> None:
     """Services may send an object that is requested by a range without ``Content-Range``."""
-    check_range(0, 20, 10, None)
-    check_range(8, 20, 2, "bytes 8-9/10")
-    check_range(8, None, 2, "bytes 8-9/*")
-    check_range(-20, None, 10, "bytes 0-9/10")
-    check_range(-2, None, 2, "bytes 8-9/10")
+    check_response(0, 20, 10, None, None)
+    check_response(8, 20, 2, None, "bytes 8-9/10")
+    check_response(8, None, 2, None, "bytes 8-9/*")
+    check_response(-20, None, 10, None, "bytes 0-9/10")
+    check_response(-2, None, 2, None, "bytes 8-9/10")
     with pytest.raises(OSError, match="sent 2 bytes, bytes 7-8/10"):
-        check_range(-2, None, 2, "bytes 7-8/10")
+        check_response(-2, None, 2, None, "bytes 7-8/10")
 
 
 def test_oci_retries_a_response_with_other_bytes_than_requested(

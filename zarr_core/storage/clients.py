@@ -56,7 +56,7 @@ def open_backend(url: str, *, for_data: bool = False, client: Any = None) -> Rem
     if scheme not in obstore.BACKENDS:
         return on_fsspec(url)
     has_s3fs = scheme in ("s3", "s3a") and find_spec("s3fs") is not None
-    if (for_data or not has_s3fs) and obstore.supports(url):
+    if (for_data or not has_s3fs) and obstore.supports(scheme):
         return _on_obstore(url)
     if has_s3fs:
         return S3Backend(url)

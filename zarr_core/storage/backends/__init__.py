@@ -44,6 +44,10 @@ class UnfinishedUpload(NamedTuple):
     started: float
 
 
+#: Objects by path, and the token of the next page; None after the last.
+Page = tuple[dict[str, ObjectInfo], str | None]
+
+
 class ConditionFailed(Exception):
     """The condition of a conditional write did not hold."""
 
@@ -92,13 +96,8 @@ class RemoteBackend(Protocol):
     async def delete(self, path: str) -> None:
         """Remove an object."""
 
-    async def list_page(
-        self, prefix: str, token: str | None, recursive: bool = True
-    ) -> tuple[dict[str, ObjectInfo], str | None]:
-        """A page of the objects below a path (ending in "/"), and the token of the next page; None after the last.
-
-        ``recursive=False`` leaves out the objects in folders below the path.
-        """
+    async def list_page(self, prefix: str, token: str | None, recursive: bool = True) -> Page:
+        """A page of the objects below a path (ending in "/"), or of those directly below it."""
 
     async def unfinished_uploads(self, prefix: str) -> list[UnfinishedUpload]:
         """Uploads in parts below a path (ending in "/"); none where the client cannot list them."""

@@ -13,7 +13,7 @@ from mmap import mmap
 from typing import Any, TypeVar, cast
 
 from zarr_core.errors import StoreError
-from zarr_core.storage.backends import ConditionFailed, ObjectInfo, RemoteBackend
+from zarr_core.storage.backends import ConditionFailed, ObjectInfo, Page, RemoteBackend
 from zarr_core.storage.backends.local import digest
 from zarr_core.storage.filesystems import open_filesystem
 
@@ -62,9 +62,7 @@ class FsspecBackend(RemoteBackend):
     async def delete(self, path: str) -> None:
         await self._do("rm_file", path)
 
-    async def list_page(
-        self, prefix: str, token: str | None, recursive: bool = True
-    ) -> tuple[dict[str, ObjectInfo], str | None]:
+    async def list_page(self, prefix: str, token: str | None, recursive: bool = True) -> Page:
         self.fs.invalidate_cache()
         found = await self._do("find", prefix.rstrip("/"), maxdepth=None if recursive else 1, detail=True)
         return {path: _info(described) for path, described in found.items() if path.startswith(prefix)}, None

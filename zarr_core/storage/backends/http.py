@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 from email.utils import parsedate_to_datetime
-from mmap import mmap
 from typing import Any
 
 from zarr_core._util.redaction import redact
 from zarr_core.errors import StoreError
-from zarr_core.storage.backends import ObjectInfo
+from zarr_core.storage.backends import ObjectInfo, Page
 from zarr_core.storage.backends.generic import FsspecBackend
-from zarr_core.storage.backends.s3 import byte_range, check_length, check_range
+from zarr_core.storage.backends.s3 import byte_range, check_response
 
 
 class HttpBackend(FsspecBackend):
@@ -30,9 +29,9 @@ class HttpBackend(FsspecBackend):
                     f"{redact(self.identity)}: this server serves no byte ranges, which a store is read by"
                 )
             data = await response.read()
-            check_length(len(data), response.content_length)
-            check_range(start, stop, len(data), response.headers.get("Content-Range"))
-            return data, response.headers.get("ETag", "")
+            headers = response.headers
+            check_response(start, stop, len(data), response.content_length, headers.get("Content-Range"))
+            return data, headers.get("ETag", "")
 
     async def head(self, path: str) -> ObjectInfo:
         async with await self._request("HEAD", path) as response:
@@ -43,18 +42,12 @@ class HttpBackend(FsspecBackend):
                 parsedate_to_datetime(changed).timestamp() if changed else 0.0,
             )
 
-    async def put(self, path: str, data: bytes | bytearray | mmap) -> None:
-        raise self._read_only("written to")
+    async def _refuse(self, *_: Any, **__: Any) -> None:
+        raise self._read_only("changed")
 
-    async def put_if(self, path: str, data: bytes, version: str | None) -> None:
-        raise self._read_only("written to")
+    put = put_if = delete = _refuse
 
-    async def delete(self, path: str) -> None:
-        raise self._read_only("deleted from")
-
-    async def list_page(
-        self, prefix: str, token: str | None, recursive: bool = True
-    ) -> tuple[dict[str, ObjectInfo], str | None]:
+    async def list_page(self, prefix: str, token: str | None, recursive: bool = True) -> Page:
         raise self._read_only("listed")
 
     async def _request(
@@ -101,9 +94,7 @@ class HubBackend(HttpBackend):
                 return ObjectInfo(int(size or response.content_length or 0), version.removeprefix("W/").strip('"'), 0.0)
         return await super().head(path)
 
-    async def list_page(
-        self, prefix: str, token: str | None, recursive: bool = True
-    ) -> tuple[dict[str, ObjectInfo], str | None]:
+    async def list_page(self, prefix: str, token: str | None, recursive: bool = True) -> Page:
         folder = prefix[len(self._files) :].rstrip("/")
         async with await self._request("GET", token or f"{self._tree}{folder}?recursive={recursive}") as response:
             entries = await response.json()

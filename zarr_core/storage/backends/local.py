@@ -123,7 +123,11 @@ def swap_file(target: str, data: bytes, version: str | None) -> bool:
     """Replace a file if its digest is ``version`` (None: if it does not exist); False if it has another one."""
     _make_folder(os.path.dirname(target))
     with _lock(f"{target}.lock"):
-        if _digest_of(target) != version:
+        try:
+            current: str | None = digest(read(target))
+        except FileNotFoundError:
+            current = None
+        if current != version:
             return False
         remove_leftovers(target)
         replace_file(target, [data], durable=True)
@@ -143,17 +147,11 @@ def digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def _digest_of(path: str) -> str | None:
-    try:
-        return digest(read(path))
-    except FileNotFoundError:
-        return None
-
-
 @contextmanager
 def _lock(path: str) -> Iterator[None]:
     """Hold a kernel lock, which is released when its holder dies; raises StoreError if the filesystem has none."""
     lock = FileLock(path)
+    no_locks = StoreError(f"{path}: this filesystem has no locks, so commits to it would not be safe")
     try:
         lock.acquire(timeout=LOCK_PATIENCE)
     except Timeout as error:
@@ -163,11 +161,11 @@ def _lock(path: str) -> Iterator[None]:
         ) from error
     except (NotImplementedError, OSError) as error:
         if isinstance(error, NotImplementedError) or error.errno in (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP):
-            raise StoreError(f"{path}: this filesystem has no locks, so commits to it would not be safe") from error
+            raise no_locks from error
         raise
     try:
         if isinstance(lock, SoftFileLock):  # filelock's fallback: a file that outlives its holder
-            raise StoreError(f"{path}: this filesystem has no locks, so commits to it would not be safe")
+            raise no_locks
         yield
     finally:
         lock.release()

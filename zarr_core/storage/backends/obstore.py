@@ -15,9 +15,9 @@ from typing import Any, ClassVar
 from zarr_core._util.redaction import redact
 from zarr_core.errors import StoreError
 from zarr_core.storage import retries
-from zarr_core.storage.backends import ConditionFailed, ObjectInfo
-from zarr_core.storage.backends.s3 import ConditionalPut, check_length, with_endpoint
-from zarr_core.storage.credentials import Access, access, settings
+from zarr_core.storage.backends import ConditionFailed, ObjectInfo, Page
+from zarr_core.storage.backends.s3 import ConditionalPut, check_response, with_endpoint
+from zarr_core.storage.filesystems import Access, access, settings
 
 # The process that first used obstore. In a fork of it every request would hang.
 _used_by: int | None = None
@@ -36,10 +36,9 @@ def may_be_used() -> bool:
     return True
 
 
-def supports(url: str) -> bool:
-    """Whether obstore works in this process and can get at the URL."""
-    backend = BACKENDS.get(url.partition("://")[0])
-    return backend is not None and may_be_used() and access(backend.SERVICE).suffices
+def supports(scheme: str) -> bool:
+    """Whether obstore works in this process and can get at the URLs of one of :data:`BACKENDS`."""
+    return may_be_used() and access(BACKENDS[scheme].SERVICE).suffices
 
 
 @cache  # a store keeps its connections, and each sample of a conversion opens its own
@@ -79,14 +78,9 @@ def _below(store: Any, prefix: str) -> Any:
 
 
 class ObstoreBackend(ConditionalPut):
-    """Requests to S3 through obstore.
+    """Requests to S3 through obstore: by the caller's store of it, if that is given."""
 
-    Args:
-        url: the root.
-        given: the caller's store of obstore; opened if None.
-    """
-
-    #: Name of the service in :mod:`zarr_core.storage.credentials`.
+    #: Name of the service in :mod:`zarr_core.storage.filesystems`.
     SERVICE: ClassVar[str] = "s3"
 
     def __init__(self, url: str, given: Any = None) -> None:
@@ -108,7 +102,10 @@ class ObstoreBackend(ConditionalPut):
         self._bucket = self.location.partition("/")[0]
         if given is not None and (given.prefix or self._bucket not in given.config.values()):
             raise StoreError(f"{redact(url)}: pass an obstore store of the bucket {self._bucket!r}, without a prefix")
+        import obstore
+
         _used_by = os.getpid()
+        self._api: Any = obstore
         self._given = given
         self._store = given if given is not None else self._open()
         self._listings: dict[tuple[str, str | None], Any] = {}
@@ -128,8 +125,6 @@ class ObstoreBackend(ConditionalPut):
         return self._open(retries.POLICY.attempts, prefix) if self._given is None else _below(self._given, prefix)
 
     async def get(self, path: str, start: int | None = None, stop: int | None = None) -> tuple[Any, str]:
-        import obstore
-
         options: Any = {}
         if start is not None and start < 0:
             options["range"] = {"suffix": -start}
@@ -137,21 +132,17 @@ class ObstoreBackend(ConditionalPut):
             options["range"] = (start or 0, stop)
         elif start:
             options["range"] = {"offset": start}
-        result = await obstore.get_async(self._store, self._key(path), options=options)
+        result = await self._api.get_async(self._store, self._key(path), options=options)
         first, last = result.range
         data = await result.bytes_async()
-        check_length(len(data), last - first)
+        check_response(None, None, len(data), last - first)
         return data, self._version(result.meta)
 
     async def head(self, path: str) -> ObjectInfo:
-        import obstore
-
-        return _info(await obstore.head_async(self._store, self._key(path)))
+        return _info(await self._api.head_async(self._store, self._key(path)))
 
     async def put(self, path: str, data: bytes | bytearray | mmap) -> None:
-        import obstore
-
-        await obstore.put_async(
+        await self._api.put_async(
             self._store,
             self._key(path),
             data,
@@ -161,17 +152,17 @@ class ObstoreBackend(ConditionalPut):
         )
 
     async def delete(self, path: str) -> None:
-        import obstore
+        await self._api.delete_async(self._store, self._key(path))
 
-        await obstore.delete_async(self._store, self._key(path))
-
-    async def list_page(
-        self, prefix: str, token: str | None, recursive: bool = True
-    ) -> tuple[dict[str, ObjectInfo], str | None]:
+    async def list_page(self, prefix: str, token: str | None, recursive: bool = True) -> Page:
         from obstore.exceptions import GenericError
 
         try:
-            page = await (self._next_page(prefix, token) if recursive else self._folder(prefix))
+            if recursive:
+                page = await self._next_page(prefix, token)
+            else:
+                folder = self._key(prefix).rstrip("/")
+                page = (await self._api.list_with_delimiter_async(self._store, prefix=folder))["objects"]
         except GenericError as error:
             if retries.status_of(error) == 404:  # there is no such bucket
                 raise FileNotFoundError(prefix) from error
@@ -179,24 +170,16 @@ class ObstoreBackend(ConditionalPut):
         found = {f"{self._bucket}/{meta['path']}": _info(meta) for meta in page}
         return found, max(found, default=None) if recursive else None
 
-    async def _folder(self, prefix: str) -> Any:
-        import obstore
-
-        listing = await obstore.list_with_delimiter_async(self._store, prefix=self._key(prefix).rstrip("/"))
-        return listing["objects"]
-
     async def _next_page(self, prefix: str, token: str | None) -> Any:
         """The objects after the one that a token names, in part.
 
         Azure cannot begin a listing in the middle. So an open listing is continued, and a new one is begun only after
         an error.
         """
-        import obstore
-
         key = self._key(prefix).rstrip("/")
         listing = self._listings.pop((prefix, token), None)
         if listing is None:
-            listing = obstore.list(self._store, prefix=key, offset=token and self._key(token), chunk_size=1000)
+            listing = self._api.list(self._store, prefix=key, offset=token and self._key(token), chunk_size=1000)
         try:
             page = await anext(listing)
         except StopAsyncIteration:
@@ -208,12 +191,11 @@ class ObstoreBackend(ConditionalPut):
         return page
 
     async def _put_on_condition(self, path: str, data: bytes, etag: str | None) -> None:
-        import obstore
         from obstore.exceptions import AlreadyExistsError, PreconditionError
 
         mode: Any = "create" if etag is None else {"e_tag": etag, "version": etag}
         try:
-            await obstore.put_async(self._store, self._key(path), data, mode=mode)
+            await self._api.put_async(self._store, self._key(path), data, mode=mode)
         except (AlreadyExistsError, PreconditionError) as error:
             raise ConditionFailed from error
         except FileNotFoundError as error:
@@ -236,9 +218,7 @@ class GoogleBackend(ObstoreBackend):
     SERVICE = "gs"
     impossible_version = "1"  # generations are times in microseconds
     gets_listed_versions = False  # listings report etags
-
-    async def put_if(self, path: str, data: bytes, version: str | None) -> None:
-        await self._put_on_condition(path, data, version)
+    _bare_etags = False
 
     @staticmethod
     def _version(meta: Any) -> str:
@@ -250,9 +230,7 @@ class AzureBackend(ObstoreBackend):
 
     SERVICE = "az"
     impossible_version = '"0x0"'
-
-    async def put_if(self, path: str, data: bytes, version: str | None) -> None:
-        await self._put_on_condition(path, data, version)
+    _bare_etags = False
 
     async def get(self, path: str, start: int | None = None, stop: int | None = None) -> tuple[Any, str]:
         if start is not None and start < 0:  # Azure has no ranges that count from the end

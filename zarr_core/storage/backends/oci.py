@@ -6,9 +6,9 @@ from email.utils import parsedate_to_datetime
 from mmap import mmap
 from typing import Any
 
-from zarr_core.storage.backends import ConditionFailed, ObjectInfo
+from zarr_core.storage.backends import ConditionFailed, ObjectInfo, Page
 from zarr_core.storage.backends.generic import FsspecBackend, in_thread
-from zarr_core.storage.backends.s3 import byte_range, check_length, check_range, is_folder
+from zarr_core.storage.backends.s3 import byte_range, check_response, is_folder
 
 
 class OciBackend(FsspecBackend):
@@ -27,9 +27,9 @@ class OciBackend(FsspecBackend):
         def work() -> Any:
             response = self._call("get_object", path, **({} if span is None else {"range": span}))
             data = bytes(response.data.content)
-            check_length(len(data), int(response.headers["content-length"]))
-            check_range(start, stop, len(data), response.headers.get("content-range"))
-            return data, str(response.headers["etag"])
+            headers = response.headers
+            check_response(start, stop, len(data), int(headers["content-length"]), headers.get("content-range"))
+            return data, str(headers["etag"])
 
         data, version = await in_thread(work)
         return data, version
@@ -55,21 +55,16 @@ class OciBackend(FsspecBackend):
     async def delete(self, path: str) -> None:
         await in_thread(lambda: self._call("delete_object", path))
 
-    async def list_page(
-        self, prefix: str, token: str | None, recursive: bool = True
-    ) -> tuple[dict[str, ObjectInfo], str | None]:
+    async def list_page(self, prefix: str, token: str | None, recursive: bool = True) -> Page:
         bucket, namespace, _ = self.fs.split_path(prefix)
-        place = prefix.partition("/")[0]
-        options = {"prefix": prefix.partition("/")[2], "fields": "name,size,etag,timeModified"}
+        place, _, key = prefix.partition("/")
+        options = {"namespace_name": namespace, "bucket_name": bucket, "prefix": key}
+        options["fields"] = "name,size,etag,timeModified"
         if not recursive:
             options["delimiter"] = "/"
         if token is not None:
             options["start"] = token
-
-        def work() -> Any:
-            return self._translated("list_objects", namespace_name=namespace, bucket_name=bucket, **options)
-
-        page = (await in_thread(work)).data
+        page = (await in_thread(lambda: self._translated("list_objects", **options))).data
         found = {
             # Whole seconds, as in the response to a head request, so that times can be compared.
             f"{place}/{each.name}": ObjectInfo(

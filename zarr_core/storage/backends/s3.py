@@ -8,9 +8,8 @@ from mmap import mmap
 from typing import Any
 
 from zarr_core.errors import TruncatedError
-from zarr_core.storage.backends import ConditionFailed, ObjectInfo, RemoteBackend, UnfinishedUpload
-from zarr_core.storage.credentials import s3_endpoint
-from zarr_core.storage.filesystems import open_filesystem
+from zarr_core.storage.backends import ConditionFailed, ObjectInfo, Page, RemoteBackend, UnfinishedUpload
+from zarr_core.storage.filesystems import open_filesystem, s3_endpoint
 from zarr_core.storage.retries import status_of
 
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)")
@@ -25,7 +24,8 @@ class ConditionalPut(RemoteBackend):
 
     impossible_version = f'"{"0" * 32}"'
     gets_listed_versions = True
-    _quoted = True
+    # Whether the service expects etags without their quotes; None as long as that is not known.
+    _bare_etags: bool | None = None
     # Larger objects are uploaded in parts, because S3 and Azure take 5 GiB per request. S3 takes 10,000 parts. Parts in
     # flight are copies.
     single_put_bytes = 256 << 20
@@ -33,17 +33,15 @@ class ConditionalPut(RemoteBackend):
     parts_in_flight = 4
 
     async def put_if(self, path: str, data: bytes, version: str | None) -> None:
-        if version is None:
-            await self._put_on_condition(path, data, None)
-            return
+        bare = version and version.strip('"')
         try:
-            await self._put_on_condition(path, data, version if self._quoted else version.strip('"'))
+            await self._put_on_condition(path, data, bare if self._bare_etags else version)
         except ConditionFailed:
-            if not self._quoted or (await self.get(path, 0, 1))[1] != version:
+            if not version or self._bare_etags is not None or (await self.get(path, 0, 1))[1] != version:
                 raise
             # The object is unchanged, so the service expects the etag without quotes.
-            await self._put_on_condition(path, data, version.strip('"'))
-            self._quoted = False
+            await self._put_on_condition(path, data, bare)
+            self._bare_etags = True
 
     @abstractmethod
     async def _put_on_condition(self, path: str, data: bytes, etag: str | None) -> None:
@@ -68,8 +66,7 @@ class S3Backend(ConditionalPut):
             data = await response["Body"].read()
         finally:
             response["Body"].close()
-        check_length(len(data), response.get("ContentLength"))
-        check_range(start, stop, len(data), response.get("ContentRange"))
+        check_response(start, stop, len(data), response.get("ContentLength"), response.get("ContentRange"))
         return data, str(response.get("ETag", ""))
 
     async def head(self, path: str) -> ObjectInfo:
@@ -97,9 +94,7 @@ class S3Backend(ConditionalPut):
     async def delete(self, path: str) -> None:
         await self._call("delete_object", path)
 
-    async def list_page(
-        self, prefix: str, token: str | None, recursive: bool = True
-    ) -> tuple[dict[str, ObjectInfo], str | None]:
+    async def list_page(self, prefix: str, token: str | None, recursive: bool = True) -> Page:
         bucket, _, key = prefix.partition("/")
         options = {} if recursive else {"Delimiter": "/"}
         if token is not None:
@@ -152,22 +147,20 @@ def byte_range(start: int | None, stop: int | None) -> str | None:
     return f"bytes={start or 0}-{'' if stop is None else stop - 1}"
 
 
-def check_length(came: int, announced: int | None) -> None:
-    """Raise TruncatedError if fewer bytes came than the service announced."""
+def check_response(
+    start: int | None, stop: int | None, came: int, announced: int | None, content_range: str | None = None
+) -> None:
+    """Check that a response has the bytes that :func:`byte_range` asks for; the request is repeated otherwise.
+
+    Gateways and proxies may ignore ``Range``, and HTTP allows a response that has only a part of it. ``announced`` and
+    ``content_range`` are its headers ``Content-Length`` and ``Content-Range``.
+
+    Raises:
+        TruncatedError: fewer bytes came than the service announced.
+        OSError: other bytes came.
+    """
     if announced is not None and came < announced:
         raise TruncatedError(f"the service announced {announced} bytes, but {came} came")
-
-
-def check_range(start: int | None, stop: int | None, came: int, content_range: str | None) -> None:
-    """Raise OSError, so that the request is repeated, if a response has other bytes than :func:`byte_range` asks for.
-
-    Gateways and proxies may ignore ``Range``, and HTTP allows a response that has only a part of it.
-
-    Args:
-        start, stop: as requested.
-        came: bytes of the response.
-        content_range: its header ``Content-Range``; None if it has the whole object.
-    """
     asked = byte_range(start, stop)
     if asked is None:
         return

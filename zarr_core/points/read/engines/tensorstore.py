@@ -23,7 +23,7 @@ from zarr_core.points.read.engines.reference import ZarrEngine
 from zarr_core.points.store.manifest import SampleEntry
 from zarr_core.storage import Storage, is_local
 from zarr_core.storage.archives import is_archive
-from zarr_core.storage.credentials import Access, access
+from zarr_core.storage.filesystems import Access, access
 from zarr_core.storage.retries import POLICY
 
 _OPEN_ARRAYS = 4096
