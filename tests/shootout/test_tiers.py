@@ -101,9 +101,11 @@ def test_a_tier_without_a_name_is_named_without_its_password(tmp_path: Path) -> 
 def test_a_tier_too_slow_for_a_copy_is_named_and_the_others_are_measured(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    skipped, begun = [0.0], []
+    skipped, begun, begin_write = [0.0], [], Storage.begin_write
 
-    def stuck(storage: Storage, name: str, data: bytes) -> Future[None]:
+    def stuck(storage: Storage, name: str, data: bytes, *, for_data: bool = True) -> Future[None]:
+        if not for_data:  # the object by which a tier is tested
+            return begin_write(storage, name, data, for_data=False)
         begun.append(name)
         skipped[0] += 20
         return Future()

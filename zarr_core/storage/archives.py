@@ -31,12 +31,7 @@ def is_entry(name: str) -> bool:
 
 
 class Archives:
-    """The archives below one root.
-
-    Args:
-        read: bytes of an object: its name, first byte and end.
-        info: size and version of an object.
-    """
+    """The archives below one root, of whose objects functions tell the bytes, and the size and version."""
 
     def __init__(self, read: Callable[[str, int, int], bytes], info: Callable[[str], ObjectInfo]) -> None:
         self._read, self._info = read, info

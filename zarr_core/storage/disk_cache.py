@@ -20,12 +20,12 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import glob
 import hashlib
 import os
 import re
 import struct
 import time
-import uuid
 import warnings
 from collections.abc import Iterator
 from typing import IO
@@ -34,6 +34,7 @@ import google_crc32c
 
 from zarr_core._util.units import format_size, parse_size
 from zarr_core.errors import ZarrCoreError
+from zarr_core.storage.backends import local
 from zarr_core.storage.places import local_path
 
 try:
@@ -50,7 +51,7 @@ _TEMPORARY = ".tmp"
 _MAGIC = b"zcache1\n"
 _HEADER = struct.Struct("<8sIQ32s")  # magic, crc32c of everything after it, bytes, digest of object and range
 _LENGTH = slice(12, 20)  # position of the number of bytes in the header
-_USAGE = struct.Struct("<QdI")  # bytes, time of the last count, crc32c of both
+_USAGE = struct.Struct("<Qd")  # bytes, time of the last count; the crc32c of both follows
 _BLOCK = 4096  # smallest size of a file on disk
 _KEEP = 0.9  # share of the limit that an eviction leaves, so that not every new entry has to evict
 _LOCK_PATIENCE = 0.5
@@ -142,7 +143,7 @@ class DiskCache:
             return False
         path, digest = self._place(key, start, stop)
         try:
-            os.makedirs(os.path.dirname(path), exist_ok=True)
+            os.makedirs(self.folder, exist_ok=True)
         except OSError as error:
             self._pause(error)
             return False
@@ -151,7 +152,7 @@ class DiskCache:
                 if lock is None:
                     return False
                 self._make_room(lock, size)
-                _write_entry(path, _header(digest, data), data)
+                local.replace_file(path, [_header(digest, data), data], durable=False)
         except FileNotFoundError:  # the folder was removed meanwhile; the next entry creates it
             return False
         except OSError as error:
@@ -204,16 +205,22 @@ class DiskCache:
 
     def _make_room(self, lock: IO[bytes], size: int) -> None:
         """Reserve bytes for a new entry, and evict if they exceed the limit. Needs the lock."""
-        usage, counted_at = _read_usage(lock)
+        record, checksum = lock.read(_USAGE.size), lock.read(4)
+        usage, counted_at = 0, 0.0
+        if len(record) == _USAGE.size and checksum == _checksum(record):
+            usage, counted_at = _USAGE.unpack(record)
         now = time.time()
-        if usage is None or usage + size > self.limit or not 0 <= now - counted_at < _COUNT_EVERY:
+        if usage + size > self.limit or not 0 <= now - counted_at < _COUNT_EVERY:
             usage, counted_at = self._evict(size), now
-        _write_usage(lock, usage + size, counted_at)
+        record = _USAGE.pack(usage + size, counted_at)
+        lock.seek(0)
+        lock.write(record + _checksum(record))
 
     def _evict(self, size: int) -> int:
         """Count the entries and evict the oldest until ``size`` more bytes fit; returns the sum. Needs the lock."""
-        for path in self._files(_TEMPORARY):
-            _unlink(path)
+        for path in self._files():
+            if path.endswith(_TEMPORARY):
+                _unlink(path)
         entries = list(self._entries())
         usage = sum(entry[1] for entry in entries)
         if usage + size <= self.limit:
@@ -228,21 +235,14 @@ class DiskCache:
 
     def _entries(self) -> Iterator[tuple[int, int, str]]:
         """Time of last use (ns), bytes on disk and path of every entry."""
-        for path in self._files(""):
-            with contextlib.suppress(OSError):
-                found = os.stat(path)
-                yield found.st_mtime_ns, _footprint(found.st_size), path
+        for path in self._files():
+            if _ENTRY.fullmatch(os.path.basename(path)):
+                with contextlib.suppress(OSError):
+                    found = os.stat(path)
+                    yield found.st_mtime_ns, _footprint(found.st_size), path
 
-    def _files(self, ending: str) -> Iterator[str]:
-        for number in range(256):
-            folder = os.path.join(self.folder, f"{number:02x}")
-            with contextlib.suppress(OSError):
-                names = os.listdir(folder)
-                yield from (
-                    os.path.join(folder, name)
-                    for name in names
-                    if (name.endswith(ending) if ending else _ENTRY.fullmatch(name))
-                )
+    def _files(self) -> list[str]:
+        return glob.glob(f"{glob.escape(self.folder)}/[0-9a-f][0-9a-f]/*", include_hidden=True)
 
     def _pause(self, error: OSError) -> None:
         """Pause storing after an error, and warn once."""
@@ -263,37 +263,12 @@ def _header(digest: bytes, data: bytes) -> bytes:
     return _HEADER.pack(_MAGIC, checksum, len(data), digest)
 
 
-def _write_entry(path: str, header: bytes, data: bytes) -> None:
-    temporary = os.path.join(os.path.dirname(path), uuid.uuid4().hex + _TEMPORARY)
-    try:
-        with open(temporary, "xb", buffering=0) as file:
-            file.write(header)
-            rest = memoryview(data)
-            while rest:
-                rest = rest[file.write(rest) :]
-        os.replace(temporary, path)
-    except BaseException:
-        _unlink(temporary)
-        raise
-
-
 def _footprint(size: int) -> int:
     return -(-size // _BLOCK) * _BLOCK
 
 
-def _read_usage(lock: IO[bytes]) -> tuple[int | None, float]:
-    lock.seek(0)
-    record = lock.read(_USAGE.size)
-    if len(record) != _USAGE.size or google_crc32c.value(record[:-4]) != int.from_bytes(record[-4:], "little"):
-        return None, 0.0
-    usage, counted_at, _ = _USAGE.unpack(record)
-    return usage, counted_at
-
-
-def _write_usage(lock: IO[bytes], usage: int, counted_at: float) -> None:
-    record = _USAGE.pack(usage, counted_at, 0)[:-4]
-    lock.seek(0)
-    lock.write(record + int(google_crc32c.value(record)).to_bytes(4, "little"))
+def _checksum(record: bytes) -> bytes:
+    return int(google_crc32c.value(record)).to_bytes(4, "little")
 
 
 def _unlink(path: str) -> bool:

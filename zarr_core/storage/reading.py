@@ -10,7 +10,7 @@ from itertools import islice
 from typing import Any
 
 from zarr_core.errors import SourceError
-from zarr_core.storage.storage import Storage
+from zarr_core.storage.storage import Storage, result_of
 
 # Objects up to this size are fetched in one request, larger ones in pieces, of which _IN_FLIGHT are fetched at a time.
 # In memory are the result, and pieces of this size in all.
@@ -57,11 +57,7 @@ def _checked(
     storage: Storage, name: str, listed: str, reading: Future[tuple[Any, str]], size: int | None = None
 ) -> Any:
     """The bytes of a read, of this size if it is known."""
-    try:
-        data, version = reading.result()
-    except BaseException:
-        reading.cancel()  # where this thread was interrupted
-        raise
+    data, version = result_of(reading)
     is_other = storage.reads_versions and version and listed and version != listed
     # Not every service tells the version. One that has become shorter would leave memory as it was.
     if is_other or (size is not None and len(data) != size):
@@ -72,9 +68,7 @@ def _checked(
 class RemoteFile(io.RawIOBase):
     """A seekable view of an object; reads fetch large pieces, except near its beginning and its end.
 
-    Args:
-        storage, name: a remote object.
-        size, version: as they were listed; of any version if that is "".
+    The object has the size and the version that were listed; any version if that is "".
 
     Attributes:
         error: of the first read that failed; None if none did. torch replaces it by one of its own, and reads on with

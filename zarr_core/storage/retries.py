@@ -45,7 +45,7 @@ _REFUSALS = {
     "ParamValidationError",
 }
 _WITHOUT_CREDENTIALS = {"NoCredentialsError", "PartialCredentialsError", "UnauthenticatedError"}
-_PERMANENT = (FileNotFoundError, PermissionError, TypeError, AttributeError, NotImplementedError, MemoryError)
+_PERMANENT = (PermissionError, TypeError, AttributeError, NotImplementedError, MemoryError)
 # What a client that uses threads raises once the interpreter has begun to end.
 _ENDING = "cannot schedule new futures"
 # obstore reports the status, and the reason of the operating system, in the text of its errors only.
@@ -96,10 +96,6 @@ class Service:
     """A service as one process sees it: requests in flight, their current limit, and recent errors.
 
     Belongs to one event loop. ``async with service:`` waits until another request may be in flight.
-
-    Args:
-        name: scheme and bucket, for messages; without credentials.
-        most: requests in flight at most.
     """
 
     def __init__(self, name: str, most: int = 64) -> None:
@@ -174,8 +170,7 @@ async def request(
     """Make a request with retries.
 
     Args:
-        where: the service.
-        what: the object, for messages.
+        where, what: the service, and the object for messages.
         work: makes one attempt.
         n_bytes: bytes that the request moves, for its timeout.
         policy: limits; by default :data:`POLICY`.
@@ -217,16 +212,21 @@ async def request(
 
 def _check_transient(what: str, error: Exception) -> None:
     """Raise the error, or a TransferError for a refusal of the service, unless the request is worth another attempt."""
-    if is_transient(error):
+    if isinstance(error, TruncatedError):
         return
-    status = status_of(error)
-    refused = isinstance(error, OSError) or type(error).__name__ in _REFUSALS or status
-    if refused and not isinstance(error, FileNotFoundError | ZarrCoreError):
+    if isinstance(error, FileNotFoundError | ZarrCoreError):
+        raise error
+    name, status = type(error).__name__, status_of(error)
+    lasts = isinstance(error, _PERMANENT) or name in _REFUSALS
+    lasts = lasts or (isinstance(error, RuntimeError) and _ENDING in str(error))
+    if not lasts and (status is None or status in (408, 409, 425, 429) or (status >= 500 and status != 501)):
+        return
+    if isinstance(error, OSError) or name in _REFUSALS or status:
         hint = f"; HTTP {status}: check the credentials (docs/clouds.md)" if status in (401, 403) else ""
-        if type(error).__name__ in _WITHOUT_CREDENTIALS:
+        if name in _WITHOUT_CREDENTIALS:
             hint = "; set the credentials of the service, such as AWS_ACCESS_KEY_ID (docs/clouds.md)"
         raise TransferError(f"{redact(what)} was refused: {describe(error)}{hint}") from printable_cause(error)
-    raise error  # no such object, or a bug in this library: never retry
+    raise error  # a bug in this library
 
 
 def describe(error: BaseException) -> str:
@@ -239,18 +239,6 @@ def describe(error: BaseException) -> str:
     text = " ".join(redact(text).split())
     # A response without a body has no text, which s3fs reports as "None".
     return type(error).__name__ if text in ("", "None") else f"{type(error).__name__}: {text[:500]}"
-
-
-def is_transient(error: BaseException) -> bool:
-    """Whether the same request may succeed in a moment."""
-    if isinstance(error, _PERMANENT) or type(error).__name__ in _REFUSALS:
-        return False
-    if isinstance(error, ZarrCoreError):
-        return isinstance(error, TruncatedError)
-    if isinstance(error, RuntimeError) and _ENDING in str(error):
-        return False
-    status = status_of(error)
-    return status is None or status in (408, 409, 425, 429) or (status >= 500 and status != 501)
 
 
 def is_throttling(error: BaseException) -> bool:

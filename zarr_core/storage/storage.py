@@ -53,7 +53,6 @@ class Storage:
 
     Attributes:
         root: the :func:`absolute` root.
-        client: as given.
         is_local: whether the root is a folder of this machine.
         location: of the root in its filesystem or service.
 
@@ -114,20 +113,17 @@ class Storage:
         path = self.path(name)
         if self.is_local:
             return local.read(path, start, stop)
-        return bytes(_result(self._begin_read(name, start, stop, self._backend))[0])
+        return bytes(result_of(self.begin_read(name, start, stop, for_data=False))[0])
 
-    def begin_read(self, name: str, start: int | None = None, stop: int | None = None) -> Future[tuple[Any, str]]:
+    def begin_read(
+        self, name: str, start: int | None = None, stop: int | None = None, *, for_data: bool = True
+    ) -> Future[tuple[Any, str]]:
         """Begin to read an object of a remote location: its bytes, and its version, "" where the response has none.
 
         The bytes are any object with Python's buffer protocol; none if the object ends before ``start``. The version is
-        the one of :meth:`infos` if :attr:`reads_versions`.
+        the one of :meth:`infos` if :attr:`reads_versions`. ``for_data`` is that of :func:`.clients.open_backend`.
         """
-        return self._begin_read(name, start, stop, self._backend_of_data)
-
-    def _begin_read(
-        self, name: str, start: int | None, stop: int | None, backend: RemoteBackend
-    ) -> Future[tuple[Any, str]]:
-        path, what = self.path(name), f"{self.root}/{name}"
+        path, what, backend = self.path(name), f"{self.root}/{name}", self._client(for_data)
         if stop is not None:
             size = stop - (start or 0)
         else:
@@ -191,7 +187,7 @@ class Storage:
         if is_archive(prefix) or is_entry(prefix):
             return self._archives.infos(prefix)
         top = self.path(prefix) if prefix else self.location
-        found = dict(local.walk(top, follow_links=True) if self.is_local else self._listing(prefix, f"{top}/"))
+        found = dict(local.walk(top, follow_links=True) if self.is_local else self._listing(top))
         return {path[len(self.location) + 1 :]: info for path, info in sorted(found.items())}
 
     def write(self, name: str, pieces: Iterable[bytes]) -> int:
@@ -208,15 +204,12 @@ class Storage:
         if self.is_local:
             return local.replace_file(path, pieces, durable=False)
         with collected(pieces) as data:
-            _result(self._begin_write(name, data, self._backend))
+            result_of(self.begin_write(name, data, for_data=False))
             return len(data)
 
-    def begin_write(self, name: str, data: bytes | bytearray) -> Future[None]:
+    def begin_write(self, name: str, data: bytes | bytearray | mmap, *, for_data: bool = True) -> Future[None]:
         """Begin to write a whole object of a remote location; the future ends when it is written."""
-        return self._begin_write(name, data, self._backend_of_data)
-
-    def _begin_write(self, name: str, data: bytes | bytearray | mmap, backend: RemoteBackend) -> Future[None]:
-        path, what = self.path(name), f"{self.root}/{name}"
+        path, what, backend = self.path(name), f"{self.root}/{name}", self._client(for_data)
 
         async def put() -> None:
             try:
@@ -227,11 +220,9 @@ class Storage:
         return asyncio.run_coroutine_threadsafe(put(), fsspec.asyn.get_loop())
 
     def objects(self, prefix: str, *, recursive: bool = True) -> Iterator[StoredObject]:
-        """Every object below a folder, or with that name; links are not followed.
+        """Every object below a folder ("" is the root), or with that name; links are not followed.
 
-        Args:
-            prefix: of the folder; "" is the root.
-            recursive: whether objects in folders below it are included.
+        ``recursive=False`` leaves out those in folders below it.
 
         Raises:
             StoreError: the location does not report modification times.
@@ -242,7 +233,7 @@ class Storage:
             found = local.walk(top, follow_links=False, recursive=recursive)
         else:
             own = self.find(prefix) if prefix else None
-            found = chain([(top, own)] if own else [], self._listing(prefix, f"{top}/", recursive))
+            found = chain([(top, own)] if own else [], self._listing(top, recursive))
         for path, info in found:
             if not info.modified:
                 raise StoreError(f"{self.url}: this location does not report modification times")
@@ -304,6 +295,7 @@ class Storage:
         pieces = [data] if isinstance(data, bytes) else data
         if self.is_local:
             return local.create_file(self.path(name), pieces)
+        self._check_conditions()
         return self._write_if(name, b"".join(pieces), None)
 
     def replace(self, name: str, data: bytes, version: str | None) -> None:
@@ -316,6 +308,7 @@ class Storage:
         if self.is_local:
             is_written = local.swap_file(self.path(name), data, version)
         else:
+            self._check_conditions()
             is_written = self._write_if(name, data, version)
         if not is_written:
             raise CommitConflict(f"{self.url}/{name} was changed by another writer")
@@ -324,12 +317,7 @@ class Storage:
     def _backend(self) -> RemoteBackend:
         return self._client(for_data=False)
 
-    @property
-    def _backend_of_data(self) -> RemoteBackend:
-        """For files of samples and their arrays. Readers do not use this: see :mod:`zarr_core.storage.clients`."""
-        return self._client(for_data=True)
-
-    def _client(self, *, for_data: bool) -> RemoteBackend:
+    def _client(self, for_data: bool) -> RemoteBackend:
         if self._process != os.getpid():  # connections and event loops do not survive a fork
             self._clients = {}
             self._service = retries.service(self.root)
@@ -346,10 +334,11 @@ class Storage:
 
     @staticmethod
     def _run(work: Coroutine[Any, Any, T]) -> T:
-        return _result(asyncio.run_coroutine_threadsafe(work, fsspec.asyn.get_loop()))
+        return result_of(asyncio.run_coroutine_threadsafe(work, fsspec.asyn.get_loop()))
 
-    def _listing(self, name: str, prefix: str, recursive: bool = True) -> Iterator[tuple[str, ObjectInfo]]:
+    def _listing(self, top: str, recursive: bool = True) -> Iterator[tuple[str, ObjectInfo]]:
         """Objects below a path of the service, one page at a time."""
+        name, prefix = top[len(self.location) + 1 :], f"{top}/"
         token: str | None = None
         while True:
             page, token = self.request(name, lambda backend, token=token: backend.list_page(prefix, token, recursive))  # type: ignore[misc]
@@ -357,14 +346,12 @@ class Storage:
             if token is None:
                 return
 
-    def _write_if(self, name: str, data: bytes, version: str | None, *, is_test: bool = False) -> bool:
+    def _write_if(self, name: str, data: bytes, version: str | None) -> bool:
         """Write if the object has this version (None: if it does not exist); whether it now holds these bytes.
 
         An attempt whose response was lost may have written; the next attempt then finds its own bytes.
         """
         path = self.path(name)
-        if not is_test:
-            self._check_conditions()
 
         async def put(backend: RemoteBackend) -> bool:
             try:
@@ -409,7 +396,7 @@ class Storage:
         if not never or place in _checked_roots:
             return
         name = add_temp_suffix("conditional-write")
-        write = partial(self._write_if, name, is_test=True)
+        write = partial(self._write_if, name)
         try:
             if not write(b"1", None):
                 raise self._unsafe("refuses to create an object that does not exist")
@@ -430,7 +417,7 @@ class Storage:
         """Raise StoreError if the bucket does not exist. Of an object in it, a service says only that it is missing."""
         if not self.is_local:
             try:
-                next(self._listing("", f"{self.location}/", recursive=False), None)
+                next(self._listing(self.location, recursive=False), None)
             except FileNotFoundError as error:
                 raise self._no_bucket() from error
 
@@ -443,9 +430,10 @@ class Storage:
         )
 
 
-def _result(future: Future[T]) -> T:
+def result_of(future: Future[T]) -> T:
+    """The result of a request that was begun; the request ends if this thread is interrupted."""
     try:
         return future.result()
     except BaseException:
-        future.cancel()  # where this thread was interrupted
+        future.cancel()
         raise

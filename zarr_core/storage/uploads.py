@@ -7,7 +7,6 @@ from collections import deque
 from collections.abc import Iterable
 from concurrent.futures import Future
 from contextlib import suppress
-from types import TracebackType
 
 from zarr_core.errors import TransferError
 from zarr_core.storage.backends import UnfinishedUpload
@@ -22,10 +21,7 @@ _MAX_BYTES = 64 << 20
 class Uploads:
     """Writes whole objects. On a network, a write returns before its upload has ended; an error is raised later.
 
-    The context ends when every upload has ended.
-
-    Args:
-        storage: where to write. Local files are written at once.
+    The context ends when every upload has ended. Local files are written at once.
     """
 
     def __init__(self, storage: Storage) -> None:
@@ -36,7 +32,7 @@ class Uploads:
     def __enter__(self) -> Uploads:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, _: object, error: object, __: object) -> None:
         try:
             if error is None:
                 self.finish()
