@@ -44,15 +44,15 @@ class CollectedError(StoreError):
     """
 
     def __init__(self, url: str, names: tuple[str, ...]) -> None:
+        super().__init__(url, names)
         self.url, self.names = url, names
-        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-        reason = (
-            "was unused for longer than the grace period and garbage collection removed it; run again to recreate it"
-        )
-        super().__init__(f"{url}: {names[0]}{more} {reason}")
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.url, self.names)
+    def __str__(self) -> str:
+        more = f" and {len(self.names) - 1} more" if len(self.names) > 1 else ""
+        return (
+            f"{self.url}: {self.names[0]}{more} was unused for longer than the grace period and garbage collection "
+            "removed it; run again to recreate it"
+        )
 
 
 class SourceError(ZarrCoreError):
@@ -94,18 +94,17 @@ class SampleError(ZarrCoreError):
     """
 
     def __init__(self, sample_id: str, field: str, reason: str, way_out: str = "") -> None:
+        super().__init__(sample_id, field, reason, way_out)
         self.sample_id, self.field, self.reason, self.way_out = sample_id, field, reason, way_out
-        where = f"{sample_id}, {field}" if field else sample_id
-        super().__init__(f"{where}: {self.explanation}")
+
+    def __str__(self) -> str:
+        where = f"{self.sample_id}, {self.field}" if self.field else self.sample_id
+        return f"{where}: {self.explanation}"
 
     @property
     def explanation(self) -> str:
         """Reason and way out."""
         return self.reason + (f" ({self.way_out})" if self.way_out else "")
-
-    def __reduce__(self) -> tuple[type[SampleError], tuple[str, str, str, str]]:
-        # Exceptions travel back from worker processes; the default pickles only the message.
-        return type(self), (self.sample_id, self.field, self.reason, self.way_out)
 
 
 class WarehouseError(ZarrCoreError):

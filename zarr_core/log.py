@@ -35,7 +35,7 @@ def _command(
     storage = Storage(store)
     found = islice(commits(storage, find_head(storage)), limit)
     if json:
-        cli.show("", {"store": storage.url, "commits": list(found)}, json=True)
+        cli.print_json({"store": storage.url, "commits": list(found)})
         return cli.DONE
     for commit in found:
         if not cli.write_line("\n".join(format_commit(commit, everything=all))):

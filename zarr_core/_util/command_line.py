@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-import json as json_module
+import json
 import os
 import re
 import sys
@@ -21,7 +21,7 @@ from zarr_core._util.ending import interrupted_by_signals, lasting_stderr
 from zarr_core._util.redaction import redact, refuse_credentials
 from zarr_core.errors import ZarrCoreError
 
-# Exit status of every verb.
+# Exit status of every verb: everything requested is there, something was refused or failed, and so on.
 DONE = 0
 FAILED = 1
 WRONG_USE = 2
@@ -69,13 +69,9 @@ def _generation(_: Any, tokens: Sequence[Any]) -> int | str:
 
 
 def option(text: str, *aliases: str, metavar: str | None = None, several: bool = False) -> Parameter:
-    """An option of a verb.
+    """An option of a verb, with its help and the spellings of earlier versions.
 
-    Args:
-        text: its help.
-        *aliases: spellings of earlier versions.
-        metavar: placeholder of its value in the help. An option of pairs, as NAME=DTYPE, takes several of them.
-        several: whether it takes several values, as in ``--fields a b``.
+    It may take several values, as in ``--fields a b``; an option of pairs, whose metavar is like NAME=DTYPE, does.
     """
     several = several or "=" in (metavar or "")
     return Parameter(
@@ -217,7 +213,13 @@ def command(
 
                     arguments["executor"] = cleanup.enter_context(dask_executor(arguments["executor"]))
                 result = run_command(*positional, **arguments)
-            show(result.text, result.document, json=json, quiet=quiet, problems=result.problems)
+            if json:
+                print_json(result.document)
+            elif quiet:
+                for problem in result.problems:
+                    print(printable(str(problem)), file=sys.stderr)
+            elif result.text:
+                write_line(result.text)
             return DONE if result.ok else FAILED
 
         run_and_show.__signature__ = inspect.Signature(options)  # type: ignore[attr-defined]
@@ -293,13 +295,7 @@ def _keyword(name: str, annotation: Any, default: Any) -> inspect.Parameter:
 
 
 def verb(name: str, examples: str, *, usage: str = "STORE [OPTIONS]") -> App:
-    """The command-line application of one verb.
-
-    Args:
-        name: of the verb; ``VERBS`` has its help.
-        examples: command lines that the help ends with.
-        usage: arguments in the order of the command line.
-    """
+    """The command-line application of one verb, whose help ends with examples."""
     lines = "\n".join(f"  {line}" for line in examples.strip().splitlines())
     return application(name, VERBS[name], f"Examples:\n\n{lines}\n", f"Usage: zarr-core {name} {usage}")
 
@@ -323,10 +319,7 @@ def application(name: str, text: str, epilogue: str, usage: str | None = None) -
 def program(app: App, module: str, alone: str = "") -> Callable[..., int]:
     """The ``main`` of a verb's module, which runs at once and ends the process if the module is the program.
 
-    Args:
-        app: of the verb.
-        module: ``__name__`` of the module; ``python -m`` makes it ``__main__``.
-        alone: shown if there are no arguments; by default the help is.
+    ``alone`` is shown if there are no arguments; by default the help is.
     """
     if module == "__main__":
         sys.exit(run(app, alone=alone))
@@ -334,16 +327,7 @@ def program(app: App, module: str, alone: str = "") -> Callable[..., int]:
 
 
 def run(app: App, arguments: Sequence[str] | None = None, *, alone: str = "") -> int:
-    """Run a command line and return its exit status; errors are one line on stderr.
-
-    Args:
-        app: whose verb returns its exit status, or None for 0.
-        arguments: of the command line; ``sys.argv`` if None.
-        alone: shown if there are none.
-
-    Returns:
-        0: everything requested is there. 1: something was refused or failed. 2: wrong use. 130: interrupted.
-    """
+    """Run a command line, by default that of the process, and return its exit status; errors are one line on stderr."""
     with warnings.catch_warnings(), lasting_stderr(), interrupted_by_signals():
         warnings.simplefilter("always", UserWarning)
         warnings.showwarning = _print_warning
@@ -380,19 +364,13 @@ def _check_file_names() -> None:
         )
 
 
-def show(text: str, document: Any, *, json: bool, quiet: bool = False, problems: Iterable[object] = ()) -> None:
-    """Print the result of a verb: JSON if ``json``, its problems to stderr if ``quiet``, else text."""
-    if json:
-        from pydantic_core import to_jsonable_python
+def print_json(document: Any) -> None:
+    """Print the document of a result."""
+    from pydantic_core import to_jsonable_python
 
-        # JSON has no infinities and no NaN: they become null.
-        plain = to_jsonable_python(document, inf_nan_mode="null", fallback=dict)
-        write_line(json_module.dumps(plain, indent=2, allow_nan=False))
-    elif quiet:
-        for problem in problems:
-            print(printable(str(problem)), file=sys.stderr)
-    elif text:
-        write_line(text)
+    # JSON has no infinities and no NaN: they become null.
+    plain = to_jsonable_python(document, inf_nan_mode="null", fallback=dict)
+    write_line(json.dumps(plain, indent=2, allow_nan=False))
 
 
 def pairs(name: str, given: Iterable[str], expected: str = "NAME=VALUE") -> dict[str, str]:

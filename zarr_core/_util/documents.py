@@ -148,20 +148,10 @@ class PlainLoader(yaml.SafeLoader):
 
 
 def parse_yaml(text: bytes | str, loader: type[PlainLoader] = PlainLoader) -> Any:
-    """The value of a YAML document of plain values; raises ValueError.
-
-    Args:
-        text: the document.
-        loader: a stricter loader.
-    """
-    parser = None
+    """The value of a YAML document of plain values; raises ValueError."""
     try:
-        parser = loader(text)
-        return parser.get_single_data()
+        return yaml.load(text, loader)
     except yaml.YAMLError as error:
         raise ValueError(str(error)) from error
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
-    finally:
-        if parser is not None:
-            parser.dispose()

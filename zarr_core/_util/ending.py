@@ -31,16 +31,12 @@ def interrupted_by_signals() -> Iterator[None]:
 @contextlib.contextmanager
 def lasting_stderr() -> Iterator[None]:
     """Write to nowhere what standard error does not take: it is closed, its disk is full, or its reader has gone."""
-    stream = sys.stderr
     with contextlib.ExitStack() as opened:
-        if stream is None:
-            sys.stderr = opened.enter_context(open(os.devnull, "w"))
-        else:
-            sys.stderr = _Lasting(stream)
-        try:
-            yield
-        finally:
-            sys.stderr = stream
+        lasting: Any = _Lasting(sys.stderr)
+        if sys.stderr is None:
+            lasting = opened.enter_context(open(os.devnull, "w"))
+        opened.enter_context(contextlib.redirect_stderr(lasting))
+        yield
 
 
 class _Lasting:

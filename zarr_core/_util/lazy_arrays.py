@@ -15,8 +15,7 @@ class LazyArray(BackendArray):  # type: ignore[misc]
     """An array of known shape and dtype.
 
     Args:
-        shape: lengths of the axes.
-        dtype: of the values.
+        shape, dtype: of the array.
         read: returns the values at a key, which has an integer or a slice for each axis, as NumPy's basic indexing.
         lists: whether ``read`` also takes integer arrays, each for its own axis. Otherwise a selection of single
             positions reads the range from the first to the last of them.
@@ -39,13 +38,6 @@ def lazy_variable(
     attributes: Mapping[str, Any] | None = None,
     blocks: Sequence[Any] | None = None,
 ) -> Any:
-    """The ``xarray.Variable`` of a lazy array.
-
-    Args:
-        dimensions: names of the axes.
-        array: the values.
-        attributes: of the variable.
-        blocks: lengths of dask blocks along each axis, as ``Variable.chunk`` takes them; None makes no dask array.
-    """
+    """The ``xarray.Variable`` of a lazy array; of dask blocks of these lengths, as ``Variable.chunk`` takes them."""
     variable = xr.Variable(tuple(dimensions), indexing.LazilyIndexedArray(array), dict(attributes or {}))
     return variable if blocks is None else variable.chunk(dict(zip(dimensions, blocks, strict=True)))

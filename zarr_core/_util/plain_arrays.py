@@ -83,11 +83,8 @@ def plain_tensor(values: Any) -> torch.Tensor:
 def check_labels(values: Any, *axes: Callable[[], Iterable[Any]]) -> None:
     """Raise ValueError if a table of pandas, polars or xarray has other labels than its axes, or in another order.
 
-    Arrays without labels, and axes that are only counted, have the order in which they are given.
-
-    Args:
-        values: any array.
-        axes: each returns the labels of an axis. Labels of further axes do not matter.
+    Arrays without labels, and axes that are only counted, have the order in which they are given. Each of ``axes``
+    returns the labels of an axis; those of further axes do not matter.
     """
     for own, expected in zip(_labels(values), axes, strict=False):
         if own is None or type(own).__name__ == "RangeIndex":

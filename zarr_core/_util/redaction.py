@@ -116,7 +116,7 @@ def _redacted_word(found: re.Match[str]) -> str:
     # Every attempt to match then finds the character that it looks for.
     users, rest = _split_after(word, "@")
     if users:
-        users = "".join(_without_users(users)) if "://" in users else _USER_OF_WORD.sub(r"\1", users)
+        users = _USER.sub(_redacted_user, users) if "://" in users else _USER_OF_WORD.sub(r"\1", users)
     word = users + rest
     requests, rest = _split_after(word, "/n/")
     return _PREAUTHENTICATED.sub(r"\1/***/", requests) + rest if requests else word
@@ -127,20 +127,13 @@ def _split_after(word: str, mark: str) -> tuple[str, str]:
     return ("", word) if end < 0 else (word[: end + len(mark)], word[end + len(mark) :])
 
 
-def _without_users(word: str) -> Iterator[str]:
-    done = 0
-    for user in _users(word):
-        yield word[done : user.start()]
-        done = user.end()
-    yield word[done:]
+def _redacted_user(user: re.Match[str]) -> str:
+    """Nothing of a user with a password, or of a token, before the host of a URL; a container stays."""
+    return user[0] if ":" not in user[0] and _scheme(user).endswith(_CONTAINERS) else ""
 
 
-def _users(word: str) -> Iterator[re.Match[str]]:
-    """Users with their passwords, and tokens, before the hosts of URLs."""
-    for user in _USER.finditer(word):
-        scheme = word[max(user.start() - 20, 0) : user.start()].lower()
-        if ":" in user[0] or not scheme.endswith(_CONTAINERS):
-            yield user
+def _scheme(user: re.Match[str]) -> str:
+    return user.string[max(user.start() - 20, 0) : user.start()].lower()
 
 
 def _without_secret_values(text: str) -> Iterator[str]:
@@ -170,10 +163,8 @@ def _has_credentials(text: str) -> bool:
         if _KNOWN_FORMS.search(word):
             return True
         users, _ = _split_after(word, "@")
-        for user in _users(users):
-            scheme = users[max(user.start() - 20, 0) : user.start()].lower()
-            if ":" in user[0] or scheme.endswith(_TOKENS):
-                return True
+        if any(":" in user[0] or _scheme(user).endswith(_TOKENS) for user in _USER.finditer(users)):
+            return True
         names = (found[1].lower() for found in _IN_QUERY.finditer(word))
         if any(name == "key" or _is_secret(name) for name in names):
             return True

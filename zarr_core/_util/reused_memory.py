@@ -35,11 +35,7 @@ def empty(shape: Sequence[int], dtype: Any) -> np.ndarray:
 
 
 class _Kept:
-    """Blocks of memory that no array uses, by size.
-
-    Args:
-        most: bytes to keep.
-    """
+    """Blocks of memory that no array uses, by size; ``most`` bytes of them are kept."""
 
     def __init__(self, most: int) -> None:
         self._most = most

@@ -32,12 +32,7 @@ def parse_duration(text: str) -> float:
 
 
 def format_count(count: int, noun: str) -> str:
-    """A number of things: "1 sample", "1 batch", "2,000 samples".
-
-    Args:
-        count: how many.
-        noun: its plural, which ends with "s", or with "ches".
-    """
+    """A number of things, whose plural ends with "s" or "ches": "1 sample", "1 batch", "2,000 samples"."""
     if count == 1:
         noun = noun.removesuffix("es") if noun.endswith("ches") else noun.removesuffix("s")
     return f"{count:,} {noun}"
