@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 
 from zarr_core._util.redaction import redact
-from zarr_core.errors import CommitConflict, SourceError, StoreError
+from zarr_core.errors import CommitConflict, SourceError, StoreError, TransferError
 from zarr_core.storage import Storage
+from zarr_core.storage.backends.generic import MemoryBackend
 from zarr_core.storage.byte_ranges import Request, open_objects
 
 
@@ -32,6 +33,18 @@ def test_an_object_is_read_as_it_was_written(any_root: str) -> None:
     assert storage.list() == {"a/b/c": 3}
     assert storage.list("a") == {"a/b/c": 3}
     assert pickle.loads(pickle.dumps(storage)).read("a/b/c") == b"new"
+
+
+class KeepsAll(MemoryBackend):
+    """A service that lets nothing be deleted."""
+
+    async def delete(self, path: str) -> None:
+        raise PermissionError("no")
+
+
+def test_an_object_that_cannot_be_deleted_is_named(memory_root: str) -> None:
+    with pytest.raises(TransferError, match=f"^{memory_root}/a/b was refused: PermissionError: no"):
+        Storage(memory_root, client=KeepsAll).delete(["a/b"])
 
 
 def test_a_missing_object_is_not_found(any_root: str) -> None:

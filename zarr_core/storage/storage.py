@@ -247,12 +247,12 @@ class Storage:
             return
         backend = self._backend
 
-        async def delete(path: str) -> None:
+        async def delete(name: str, path: str) -> None:
             with contextlib.suppress(FileNotFoundError):
-                await retries.request(self._service, f"{self.root}/{path}", lambda: backend.delete(path))
+                await retries.request(self._service, f"{self.root}/{name}", lambda: backend.delete(path))
 
         async def delete_all() -> None:
-            await asyncio.gather(*map(delete, paths))
+            await asyncio.gather(*map(delete, names, paths))
 
         self._run(delete_all())
 

@@ -79,4 +79,5 @@ def abort_uploads(storage: Storage, uploads: Iterable[UnfinishedUpload]) -> None
     """Delete the parts of uploads; one that has ended meanwhile keeps its object."""
     for upload in uploads:
         with suppress(FileNotFoundError):
-            storage.request(upload.path, lambda backend, upload=upload: backend.abort_upload(upload))  # type: ignore[misc]
+            name = upload.path.removeprefix(f"{storage.location}/")
+            storage.request(name, lambda backend, upload=upload: backend.abort_upload(upload))  # type: ignore[misc]
