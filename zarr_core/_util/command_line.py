@@ -21,9 +21,9 @@ from zarr_core._util.ending import interrupted_by_signals, lasting_stderr
 from zarr_core._util.redaction import redact, refuse_credentials
 from zarr_core.errors import ZarrCoreError
 
-# Exit status of every verb: everything requested is there, something was refused or failed, and so on.
-DONE = 0
-FAILED = 1
+# Exit status of every verb.
+DONE = 0  # everything that was requested is there
+FAILED = 1  # something was refused or failed
 WRONG_USE = 2
 INTERRUPTED = 130
 

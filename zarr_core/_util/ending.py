@@ -14,18 +14,14 @@ from typing import Any
 @contextlib.contextmanager
 def interrupted_by_signals() -> Iterator[None]:
     """Raise KeyboardInterrupt for SIGTERM and SIGHUP, too: Slurm, Kubernetes and a lost connection send them."""
-    changed = []
-    if threading.current_thread() is threading.main_thread():
-        for name in ("SIGTERM", "SIGHUP"):
-            number = getattr(signal, name, None)  # Windows has no SIGHUP
-            if number is not None and signal.getsignal(number) is signal.SIG_DFL:  # nohup ignores SIGHUP
-                signal.signal(number, signal.default_int_handler)
-                changed.append(number)
-    try:
+    with contextlib.ExitStack() as restored:
+        if threading.current_thread() is threading.main_thread():
+            for name in ("SIGTERM", "SIGHUP"):
+                number = getattr(signal, name, None)  # Windows has no SIGHUP
+                if number is not None and signal.getsignal(number) is signal.SIG_DFL:  # nohup ignores SIGHUP
+                    signal.signal(number, signal.default_int_handler)
+                    restored.callback(signal.signal, number, signal.SIG_DFL)
         yield
-    finally:
-        for number in changed:
-            signal.signal(number, signal.SIG_DFL)
 
 
 @contextlib.contextmanager
