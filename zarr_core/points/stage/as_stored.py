@@ -20,8 +20,7 @@ from zarr_core.points.store.manifest import SampleEntry
 from zarr_core.points.store.mesh import MESH, check_mesh_object, mesh_bytes
 from zarr_core.storage import ObjectInfo, Storage
 from zarr_core.storage.archives import is_archive
-from zarr_core.storage.checked import check_parts, read_checked
-from zarr_core.storage.shards import StoredShard, is_intact
+from zarr_core.storage.checked import StoredShard, check_parts, is_intact, read_checked
 from zarr_core.storage.temporary import strip_temp_suffix
 
 # Ranges of a sample that each worker reads at the same time.
