@@ -191,14 +191,14 @@ class RewrittenCopy:
                 write(f"{packing.relpath}/{array}/{layout.shard_key(shard)}", pieces)
         for piece in self._pieces:
             if piece.name.startswith(f"{MESH}/"):
-                write(f"{packing.relpath}/{piece.name}", [packing.read(piece.name)])
+                write(f"{packing.relpath}/{piece.name}", packing.read(piece.name))
 
     def _shard(self, packing: Packing, array: str, shard: int) -> Iterator[bytes]:
         layout = self._layouts[array]
         first = shard * layout.chunks_per_shard
         lengths = self._lengths[array][first : first + layout.chunks_per_shard]
         for number in range(first, first + len(lengths)):
-            yield packing.read(chunk_name(array, number))
+            yield from packing.read(chunk_name(array, number))
         yield shard_index(layout, lengths)
 
     def _in_order(self) -> list[str]:

@@ -21,6 +21,7 @@ from zarr_core.storage import Storage
 
 # Encoded bytes of a sample that are kept in memory; more are written to a temporary file.
 _IN_MEMORY = 32 << 20
+_COPY_BYTES = 1 << 20
 
 
 class Packing:
@@ -54,17 +55,21 @@ class Packing:
         """The archive of all objects; their positions are added to ``group``. Arrays are in the order of ``fields``."""
         return Archive(group, in_order(self._entries.values(), fields))
 
-    def read(self, name: str) -> bytes:
-        """An object, named as in the archive: a chunk at most, which was in memory when it was encoded."""
+    def read(self, name: str) -> Iterator[bytes]:
+        """The bytes of an object, named as in the archive."""
         self._file.seek(self._places[name])
-        return self._file.read(self._entries[name].size)
+        left = self._entries[name].size
+        while left:
+            piece = self._file.read(min(left, _COPY_BYTES))
+            left -= len(piece)
+            yield piece
 
     def pieces(self, archive: Archive) -> Iterator[bytes]:
         """The bytes of an archive from :meth:`arrange`."""
         yield archive.head
         for entry, header in zip(archive.entries, archive.headers(), strict=True):
             yield header
-            yield self.read(entry.name)
+            yield from self.read(entry.name)
         yield archive.directory
 
 
