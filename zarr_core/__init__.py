@@ -8,25 +8,10 @@ from __future__ import annotations
 from importlib.metadata import version
 from typing import Any
 
+from zarr_core import errors
 from zarr_core._util import lazy_names
 
-_ERRORS = (
-    "BatchError",
-    "CollectedError",
-    "CommitConflict",
-    "CorruptChunkError",
-    "ManifestError",
-    "MatrixError",
-    "RetirementError",
-    "SampleError",
-    "SourceError",
-    "StoreError",
-    "TransferError",
-    "TruncatedError",
-    "UnknownFieldError",
-    "WarehouseError",
-    "ZarrCoreError",
-)
+_ERRORS = [name for name, thing in vars(errors).items() if isinstance(thing, type) and issubclass(thing, Exception)]
 _HOMES = {
     "ZarrChunkReader": "zarr_core.points.read.reader",
     "StoreManifest": "zarr_core.points.store.manifest",
