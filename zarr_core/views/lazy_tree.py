@@ -7,7 +7,8 @@ minutes, and a request per sample.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+from collections import UserDict
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
@@ -83,16 +84,10 @@ def _block_points(array: ArrayInfo, is_packed: bool) -> int:
 
 @dataclass(frozen=True)
 class _Points:
-    """Reads points of one field of one sample.
-
-    Attributes:
-        reader: of the store; its manifest need not hold other samples.
-        whole: the read of the whole field.
-        array: the stored array.
-    """
+    """Reads points of one field of one sample."""
 
     reader: ZarrChunkReader
-    whole: FieldRead
+    whole: FieldRead  # of the whole field
     array: ArrayInfo
 
     def __call__(self, key: tuple[Any, ...]) -> np.ndarray:
@@ -133,44 +128,23 @@ class LazyTree(xr.DataTree):  # type: ignore[misc]
 
 
 def lazy_tree(dataset: xr.Dataset, name: str | None, make: Mapping[str, Callable[[], xr.DataTree]]) -> LazyTree:
-    """A node with children that are made when they are first looked up.
-
-    Args:
-        dataset: content of the node.
-        name: of the node; None for a root.
-        make: by name, makes a child of this name.
-    """
+    """A node, or a root without a name, whose children ``make`` makes when they are first looked up."""
     tree = LazyTree(dataset, name=name)
     tree._children = _Nodes(tree, make)
     return tree
 
 
-class _Nodes(MutableMapping[str, xr.DataTree]):
-    """The children of a node, in the place of xarray's dict of them."""
+class _Nodes(UserDict[str, Any]):
+    """The children of a node, or what makes them, in the place of xarray's dict of them."""
 
     def __init__(self, parent: xr.DataTree, make: Mapping[str, Callable[[], xr.DataTree]]) -> None:
+        super().__init__(make)
         self._parent = parent
-        self._nodes: dict[str, xr.DataTree | Callable[[], xr.DataTree]] = dict(make)
 
     def __getitem__(self, name: str) -> xr.DataTree:
-        node = self._nodes[name]
+        node = self.data[name]
         if not isinstance(node, xr.DataTree):
             node = node()
             node._parent = self._parent
-            self._nodes[name] = node
+            self.data[name] = node
         return node
-
-    def __setitem__(self, name: str, node: xr.DataTree) -> None:
-        self._nodes[name] = node
-
-    def __delitem__(self, name: str) -> None:
-        del self._nodes[name]
-
-    def __contains__(self, name: object) -> bool:  # that of Mapping would make the node
-        return name in self._nodes
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._nodes)
-
-    def __len__(self) -> int:
-        return len(self._nodes)
