@@ -26,19 +26,9 @@ SAMPLE_ID = "sample_id"
 
 
 class Items:
-    """Makes items and batches of the values of fields, as the config says.
+    """Makes items and batches of the values of the point fields that are read, as the config says.
 
     Values of a batch have one axis more than those of an item: the items.
-
-    Args:
-        config: of the dataset.
-        reader: of the store.
-        fields: names of the point fields that are read.
-        normalizers: of fields and parameters.
-
-    Raises:
-        UnknownFieldError: ``item`` names what is not read.
-        ZarrCoreError: a transform cannot be imported.
     """
 
     def __init__(
@@ -93,11 +83,6 @@ class Items:
                 "that every sample has, or use transform, which gets one item"
             )
         return self._changed(BatchItem(self._shaped(fields, [place], [drawn.sample_id], axes=0)), drawn)
-
-    @property
-    def changes_batches(self) -> bool:
-        """Whether an item is part of the result of ``batch_transform``."""
-        return self._batch_transform is not None
 
     @property
     def per_sample(self) -> list[str]:
@@ -234,7 +219,7 @@ class Items:
 
 
 def _described(shape: tuple[int, ...]) -> str:
-    """A parameter of a shape, for messages."""
+    """For messages."""
     return f"a list of {shape[0]} numbers" if shape else "a number"
 
 

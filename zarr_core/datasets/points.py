@@ -140,14 +140,9 @@ class ZarrPointDataset(BatchDataset):
         return len(self.sample_ids)
 
     def __getitem__(self, index: int) -> dict[str, Tensor]:
-        if self._items.changes_batches:
-            return ZarrPointDataset.__getitems__(self, [index])[0]
-        place = range(len(self))[index]
-        (drawn,) = self._drawn([place], [repetition_of(index)])
-        self._items.prepare([drawn.sample_id])
-        (sample,) = self._draws([drawn])
-        (stored,) = self.reader.read_items([sample])
-        item: dict[str, Tensor] = self._item(place, drawn, sample, stored)
+        item: dict[str, Tensor] = ZarrPointDataset.__getitems__(self, [index])[0]
+        if isinstance(item, BatchItem):
+            item.sample_id, item.origin = self.sample_ids[index], self._items.origin
         return item
 
     def __getitems__(self, indices: Sequence[int]) -> Batch:
