@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import reduce
 from typing import Any, Literal, get_args
 
@@ -63,23 +63,12 @@ class Collate:
             return [dict(item) for item in batch]
         check_fields(batch)
         collated: dict[str, Any] = {}
-        for domain, fields in self._domains(batch[0]).items():
+        for domain, fields in fields_by_domain(batch[0], self.per_sample).items():
             collated |= self._joined(domain, fields, batch)
         for field in batch[0]:
             if field not in collated:
                 collated[field] = default_collate([item[field] for item in batch])
         return collated
-
-    def _domains(self, item: Mapping[str, Any]) -> dict[str, list[str]]:
-        """The fields that have points, by domain."""
-        fields = []
-        for field, values in item.items():
-            if isinstance(values, Tensor) and values.ndim and field not in self.per_sample:
-                fields.append(field)
-        domains: dict[str, list[str]] = {}
-        for field in fields:
-            domains.setdefault(domain_of(field, fields), []).append(field)
-        return domains
 
     def _joined(self, domain: str, fields: Sequence[str], batch: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
         """The fields of a domain, and what tells to which sample each point belongs."""
@@ -107,17 +96,6 @@ class Collate:
         return joined
 
 
-def added_keys(fields: Iterable[str]) -> set[str]:
-    """The keys that collating may add to fields."""
-    fields = list(fields)
-    added = set()
-    for field in fields:
-        for suffixes in _ADDED.values():
-            for suffix in suffixes:
-                added.add(f"{domain_of(field, fields)}{suffix}")
-    return added
-
-
 def clear_padding(field: str, values: Tensor, batch: Mapping[str, Any]) -> Tensor:
     """Changed values of a field, zero again after the points of each sample if the batch was padded; in place."""
     mask = batch.get(f"{domain_of(field, batch.keys())}_mask")
@@ -135,6 +113,18 @@ def domain_of(field: str, fields: Collection[str]) -> str:
         if other.endswith(_POSITION) and field.startswith(f"{domain}_") and len(domain) > len(found):
             found = domain
     return found
+
+
+def fields_by_domain(item: Mapping[str, Any], per_sample: Collection[str] = ()) -> dict[str, list[str]]:
+    """The fields of an item that have points, by domain; ``per_sample`` are fields that have none."""
+    fields = []
+    for field, values in item.items():
+        if isinstance(values, Tensor) and values.ndim and field not in per_sample:
+            fields.append(field)
+    domains: dict[str, list[str]] = {}
+    for field in fields:
+        domains.setdefault(domain_of(field, fields), []).append(field)
+    return domains
 
 
 def check_fields(batch: Sequence[Mapping[str, Any]]) -> None:

@@ -122,28 +122,15 @@ NormalizerConfig: TypeAlias = Annotated[
 
 @dataclass(frozen=True)
 class Normalizer:
-    """The map (x - shift) / unit of a field, or of its signed logarithm. Holds plain numbers, so copies are cheap.
-
-    Attributes:
-        field: canonical name, for error messages.
-        shift: one number per component.
-        unit: one number per component.
-        logscale: whether to apply sign(x) * log(1 + |x|) first.
-    """
+    """The map of a :class:`FixedConfig` for a field. Holds plain numbers, so copies are cheap."""
 
     field: str
     shift: tuple[float, ...]
     unit: tuple[float, ...]
     logscale: bool = False
 
-    def normalize(self, values: Tensor) -> Tensor:
-        """Normalised values of physical ones, (..., components), or any shape for scalars."""
-        if self.logscale:
-            values = values.sign() * values.abs().log1p()
-        return (values - self._on(values, self.shift)) / self._on(values, self.unit)
-
     def normalize_(self, values: Tensor) -> Tensor:
-        """The same in place, for float32 and float64 without gradients: no further memory."""
+        """Normalize physical values in place, (..., components), or any shape for scalars: float32 or float64."""
         if self.logscale:
             sign = values.sign()
             values.abs_().log1p_().mul_(sign)
@@ -255,19 +242,20 @@ class Normalizers(Mapping[str, Normalizer]):
             ZarrCoreError: the batch is normalized already or has none of the normalized fields, or a field has other
                 components than its normalizer.
         """
+        self._check_names(batch)
+        return self._normalized_batch(batch)
+
+    def _normalized_batch(self, batch: Mapping[str, Any]) -> NormalizedBatch:
+        """The same of a batch that may have none of the normalized fields. What was padded is zero again."""
         if isinstance(batch, NormalizedBatch):
             raise ZarrCoreError("this batch is normalized already: call normalize once per batch")
-        self._check_names(batch)
         normalized = NormalizedBatch(batch)
         for field, values in batch.items():
-            if isinstance(values, Tensor) and (field in self or values.is_floating_point()):
-                normalized[field] = self._normalized_of(batch, field)
+            if field in self and isinstance(values, Tensor):
+                normalized[field] = clear_padding(field, self.normalized(field, values), batch)
+            elif is_floating(values):
+                normalized[field] = self.normalized(field, values)
         return normalized
-
-    def _normalized_of(self, batch: Mapping[str, Any], field: str) -> Tensor:
-        """A field of a batch, as :meth:`normalized`; what was padded is zero again."""
-        values = self.normalized(field, batch[field])
-        return clear_padding(field, values, batch) if field in self else values
 
     def normalized(self, field: str, values: Tensor) -> Tensor:
         """Physical values of one field as float32, normalized if it has a normalizer.
@@ -317,13 +305,13 @@ def _copied(values: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.from_numpy(reused_memory.empty(values.shape, name)).copy_(values)
 
 
-def load_normalizers(document: Mapping[str, Any]) -> Normalizers:
-    """Normalizers by field from a saved ``dataset.normalizers``, for inference without a store.
+#: The name of earlier versions.
+load_normalizers = Normalizers
 
-    Raises:
-        ZarrCoreError: the document is something else.
-    """
-    return Normalizers(document)
+
+def is_floating(values: Any) -> bool:
+    """Whether values are a tensor of floating-point numbers: a field, or a parameter."""
+    return isinstance(values, Tensor) and values.is_floating_point()
 
 
 def make_normalizers(
@@ -332,13 +320,7 @@ def make_normalizers(
     configs: Mapping[str, NormalizerConfig],
     statistics: str | None = None,
 ) -> Normalizers:
-    """Normalizers by field.
-
-    Args:
-        storage: the store whose statistics are used; not read if no config needs statistics.
-        manifest: of the generation that the dataset reads; other names in ``configs`` are parameters.
-        configs: config of the normalizer by field.
-        statistics: path or URL of a YAML file of statistics to use instead of the store's.
+    """Normalizers by field or parameter, with the statistics of a file, or those of the store's generation.
 
     Raises:
         ZarrCoreError: a statistic is missing, not finite, or has the wrong number of components.

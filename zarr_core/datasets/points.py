@@ -19,9 +19,9 @@ from zarr_core._util.repeated import repetition_of
 from zarr_core._util.shared_epoch import SharedEpoch
 from zarr_core.datasets import config as configs
 from zarr_core.datasets.batch import Batch, BatchDataset, BatchItem, Drawn, Slab
-from zarr_core.datasets.collation import Collate, added_keys
+from zarr_core.datasets.collation import Collate
 from zarr_core.datasets.items import INDEX, SAMPLE_ID, Items
-from zarr_core.datasets.normalizers import GEOMETRY_POSITION, GEOMETRY_SOURCE, NormalizedBatch, make_normalizers
+from zarr_core.datasets.normalizers import GEOMETRY_POSITION, GEOMETRY_SOURCE, is_floating, make_normalizers
 from zarr_core.datasets.splits import choose_samples, split_ids, with_all_fields
 from zarr_core.errors import UnknownFieldError, ZarrCoreError
 from zarr_core.points.read.reader import ZarrChunkReader
@@ -354,19 +354,13 @@ class ZarrPointDataset(BatchDataset):
             ZarrCoreError: the batch is normalized already, by this method or because the dataset's ``dtype`` is
                 "float32".
         """
-        if isinstance(batch, NormalizedBatch):
-            raise ZarrCoreError("this batch is normalized already: call normalize once per batch")
         if self._normalizers and self.config.dtype == "float32":
             raise ZarrCoreError(
                 'batches of dtype "float32" are normalized already: normalize() is for datasets with dtype="stored"'
             )
-        # Collating adds the lengths of samples and the like.
-        fields = batch.keys() - (added_keys([*self.reader.fields, GEOMETRY_POSITION]) - set(self.reader.fields))
-        self._check_known(fields)
-        normalized = NormalizedBatch(batch)
-        for field in fields - {INDEX, SAMPLE_ID}:
-            normalized[field] = self._normalizers._normalized_of(batch, field)
-        return normalized
+        # What is not a floating-point number is an index, or added by collating: the lengths of samples and the like.
+        self._check_known([field for field, values in batch.items() if is_floating(values)])
+        return self._normalizers._normalized_batch(batch)
 
     def denormalize(self, field: str, values: Tensor) -> Tensor:
         """Physical values of normalized ones, such as predictions; unchanged for a field without a normalizer.
@@ -397,7 +391,7 @@ class ZarrPointDataset(BatchDataset):
 
     def _check_known(self, fields: Iterable[str]) -> None:
         """Raise UnknownFieldError for a field that is neither the store's nor of this dataset's items."""
-        own = self._no_fields
+        own = {INDEX, SAMPLE_ID, *self.config.parameters}
         names = [GEOMETRY_SOURCE if field == GEOMETRY_POSITION else field for field in fields if field not in own]
         try:
             self.reader.check_fields(names)
@@ -407,11 +401,6 @@ class ZarrPointDataset(BatchDataset):
             if not meant:
                 raise
             raise UnknownFieldError(f"{error}; {'; '.join(meant)} (item)") from None
-
-    @property
-    def _no_fields(self) -> set[str]:
-        """What items may have besides fields."""
-        return {INDEX, SAMPLE_ID, *self.config.parameters}
 
     def _check_kind(self) -> None:
         """Raise ZarrCoreError for the store of another kind. Stores of other programs do not record their kind."""
