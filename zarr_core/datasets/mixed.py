@@ -22,9 +22,8 @@ from zarr_core._util.arguments import check_mapping, whole_number
 from zarr_core._util.repeated import Repeated, repetition_of
 from zarr_core._util.shared_epoch import SharedEpoch
 from zarr_core.datasets.batch import Batch, BatchDataset, BatchItem
-from zarr_core.datasets.collation import domain_of
-from zarr_core.datasets.joined import Chosen, are_plain, read_joined
-from zarr_core.datasets.shared_samples import with_shared_samples
+from zarr_core.datasets.collation import fields_by_domain
+from zarr_core.datasets.joined import Chosen, are_plain, read_joined, with_shared_samples
 from zarr_core.errors import UnknownFieldError, ZarrCoreError
 from zarr_core.loader.epochs import DatasetEpochs, count_repetitions, fingerprint_of
 from zarr_core.loader.permutation import Permutation
@@ -108,7 +107,7 @@ class MixedDataset(BatchDataset):
         self._stops = list(accumulate(self.counts.values()))
         count_repetitions(self)
         self._with_part = with_part
-        self._masks = _Masks.of({name: _first_item(one) for name, one in self.datasets.items()}, missing_fields)
+        self._masks = _Masks({name: _first_item(one) for name, one in self.datasets.items()}, missing_fields)
         _check_normalizers(self.datasets, self._masks.present)
         self._plain = not self._masks.needed and are_plain(list(self.datasets.values()))
         if with_part and _PART in self._masks.templates:
@@ -132,35 +131,32 @@ class MixedDataset(BatchDataset):
         if epoch is not None:
             for of_dataset in self._epochs:
                 of_dataset.check(epoch)
-        places: dict[int, list[int]] = {}
-        chosen: dict[int, list[int]] = {}
+        chosen: dict[int, Chosen] = {}
         slots = range(len(self))
         for place, index in enumerate(indices):
             slot = slots[index]
             number = bisect_right(self._stops, slot)
-            places.setdefault(number, []).append(place)
-            chosen.setdefault(number, []).append(self._parts[number].sample(slot, epoch, repetition_of(index)))
+            part = self._parts[number]
+            if number not in chosen:
+                chosen[number] = Chosen(part.dataset, [], [])
+            chosen[number].places.append(place)
+            chosen[number].samples.append(part.sample(slot, epoch, repetition_of(index)))
         if len(chosen) > 1 and self._plain:
-            shares = [Chosen(self._parts[number].dataset, chosen[number], places[number]) for number in chosen]
-            tensors = read_joined(shares)
+            tensors = read_joined(list(chosen.values()))
             if tensors is not None:
-                return self._batch(tensors, places)
-        fetched = {number: fetch_items(self._parts[number].dataset, samples) for number, samples in chosen.items()}
-        if len(fetched) == 1 and not self._with_part and not self._masks.needed:
-            return fetched.popitem()[1]
+                if self._with_part:
+                    tensors[_PART] = torch.empty(len(indices), dtype=torch.int64)
+                    for number, share in chosen.items():
+                        tensors[_PART][share.places] = number
+                return Batch(tensors=tensors)
         items: list[Any] = [None] * len(indices)
-        for number, of_part in fetched.items():
-            for place, item in zip(places[number], of_part, strict=True):
+        for number, share in chosen.items():
+            fetched = fetch_items(share.dataset, share.samples)
+            if len(chosen) == 1 and not self._with_part and not self._masks.needed:
+                return fetched
+            for place, item in zip(share.places, fetched, strict=True):
                 items[place] = self._completed(number, item)
         return items
-
-    def _batch(self, tensors: dict[str, Any], places: Mapping[int, list[int]]) -> Batch:
-        if self._with_part:
-            numbers = torch.empty(sum(map(len, places.values())), dtype=torch.int64)
-            for number, of_part in places.items():
-                numbers[of_part] = number
-            tensors[_PART] = numbers
-        return Batch(tensors=tensors)
 
     def _completed(self, number: int, item: Any) -> Any:
         """An item of a dataset with what the other datasets have besides."""
@@ -212,24 +208,16 @@ class MixedDataset(BatchDataset):
 
 @dataclass(frozen=True)
 class _Part:
-    """A dataset of a mixture.
-
-    Attributes:
-        name, dataset: of the dataset.
-        size: its samples.
-        start, count: its places in an epoch.
-        key: seed of its passes.
-        turn, turns: its number among the datasets with samples in common, and how many there are.
-    """
+    """A dataset of a mixture."""
 
     name: str
     dataset: Any
     size: int
-    start: int
-    count: int
-    key: int
-    turn: int
-    turns: int
+    start: int  # its first place in an epoch
+    count: int  # of its places
+    key: int  # seed of its passes
+    turn: int  # its number among the datasets with samples in common
+    turns: int  # how many of them there are
 
     def sample(self, place: int, epoch: int | None, repetition: int) -> int:
         """The sample at a place of an epoch; its repetitions within the epoch are told apart, also in other parts."""
@@ -252,45 +240,41 @@ class _Masks:
     """The fields that only some datasets have, and what their items get for the others.
 
     Attributes:
-        templates: a tensor of each field of any dataset.
-        needed: fields that a dataset lacks.
+        templates: of each field of any dataset, the values of one item.
         present: fields of each dataset, by its name.
-        beside: of each needed field, the other fields that have its points.
+        needed: by field that a dataset lacks, the other fields that have its points.
     """
 
-    def __init__(self, templates: dict[str, Any], needed: list[str], present: dict[str, set[str]]) -> None:
-        self.templates, self.needed, self.present = templates, needed, present
-        self.beside: dict[str, list[str]] = {}
-
-    @classmethod
-    def of(cls, items: Mapping[str, Any], missing_fields: str) -> _Masks:
+    def __init__(self, items: Mapping[str, Any], missing_fields: str) -> None:
         """Compare the first items of the datasets."""
+        self.templates: dict[str, Any] = {}
+        self.present: dict[str, set[str]] = {}
+        self.needed: dict[str, list[str]] = {}
         if not all(isinstance(item, Mapping) for item in items.values()):
-            return cls({}, [], {})
-        templates: dict[str, Any] = {}
+            return
         owners: dict[str, str] = {}
         for name, item in items.items():
+            self.present[name] = set(item)
             for field, values in item.items():
                 _check_alike(
-                    field, (owners.setdefault(field, name), templates.setdefault(field, values)), (name, values)
+                    field, owners.setdefault(field, name), self.templates.setdefault(field, values), name, values
                 )
-        present = {name: set(item) for name, item in items.items()}
-        lacking = {name: [field for field in templates if field not in present[name]] for name in items}
-        needed = [field for field in templates if any(field in fields for fields in lacking.values())]
-        if needed and missing_fields == "raise":
-            named = "; ".join(f"{name} has no {', '.join(fields)}" for name, fields in lacking.items() if fields)
-            shared = [field for field in templates if field not in needed]
+        lacking: list[str] = []
+        for name, present in self.present.items():
+            fields = [field for field in self.templates if field not in present]
+            if fields:
+                lacking.append(f"{name} has no {', '.join(fields)}")
+            for field in fields:
+                self.needed[field] = _with_the_points_of(field, items[owners[field]])
+        if lacking and missing_fields == "raise":
+            shared = [field for field in self.templates if field not in self.needed]
             raise UnknownFieldError(
-                f"the datasets of a mixture differ in their fields: {named}. Read what all have, with `fields` (of "
-                f"{', '.join(shared)}), or mask the others, with missing_fields='mask'"
+                f"the datasets of a mixture differ in their fields: {'; '.join(lacking)}. Read what all have, with "
+                f"`fields` (of {', '.join(shared)}), or mask the others, with missing_fields='mask'"
             )
-        for field in needed:
-            if not isinstance(templates[field], Tensor):
+        for field in self.needed:
+            if not isinstance(self.templates[field], Tensor):
                 raise ZarrCoreError(f"{field} of {owners[field]} is no tensor, so it cannot be masked in the others")
-        masks = cls(templates, needed, present)
-        for field in needed:
-            masks.beside[field] = _with_the_points_of(field, items[owners[field]])
-        return masks
 
     def completed(self, name: str, item: Mapping[str, Any]) -> dict[str, Any]:
         """An item of a dataset with the fields that it lacks and the masks."""
@@ -301,7 +285,7 @@ class _Masks:
             missing = field not in self.present[name]
             if missing:
                 fill = math.nan if template.is_floating_point() else 0
-                points = [len(item[other]) for other in self.beside[field] if other in item][:1]
+                points = [len(item[other]) for other in self.needed[field] if other in item][:1]
                 completed[field] = template.new_full((*points, *template.shape[len(points) :]), fill)
             else:
                 completed[field] = item[field]
@@ -312,29 +296,27 @@ class _Masks:
 
 def _with_the_points_of(field: str, item: Mapping[str, Any]) -> list[str]:
     """The other fields of an item that have as many points and are of the same domain."""
-    tensors = {name: values for name, values in item.items() if isinstance(values, Tensor) and values.ndim}
-    values = tensors.pop(field, None)
-    if values is None:
-        return []
-    names = [*tensors, field]
-    domain = domain_of(field, names)
-    return [name for name, other in tensors.items() if len(other) == len(values) and domain_of(name, names) == domain]
+    for fields in fields_by_domain(item).values():
+        if field in fields:
+            return [name for name in fields if name != field and len(item[name]) == len(item[field])]
+    return []
 
 
-def _check_alike(field: str, first: tuple[str, Any], other: tuple[str, Any]) -> None:
+def _check_alike(field: str, name: str, values: Any, other: str, others: Any) -> None:
     """Raise ZarrCoreError if a field of two datasets cannot be one tensor. The numbers of points may differ."""
-    (name, values), (other_name, others) = first, other
     if not (isinstance(values, Tensor) and isinstance(others, Tensor)):
         return
-    kinds = {}
-    for owner, tensor in ((name, values), (other_name, others)):
-        components = f"{tensor.ndim} axes" if tensor.ndim < 2 else f"{tensor.ndim} axes, {tensor.shape[-1]} components"
-        kinds[owner] = f"{str(tensor.dtype).removeprefix('torch.')}, {components}"
-    if kinds[name] != kinds[other_name]:
+    if _form(values) != _form(others):
         raise ZarrCoreError(
-            f"{field} is {kinds[name]} in {name} and {kinds[other_name]} in {other_name}; give both the same dtype and "
+            f"{field} is {_form(values)} in {name} and {_form(others)} in {other}; give both the same dtype and "
             "scalar_axis, or leave the field out"
         )
+
+
+def _form(tensor: Tensor) -> str:
+    """What items of datasets must have in common, in words."""
+    components = f", {tensor.shape[-1]} components" if tensor.ndim > 1 else ""
+    return f"{str(tensor.dtype).removeprefix('torch.')}, {tensor.ndim} axes{components}"
 
 
 def _check_normalizers(datasets: Mapping[str, Any], present: Mapping[str, set[str]]) -> None:
