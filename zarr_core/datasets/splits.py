@@ -15,44 +15,26 @@ ALL = "all"
 # Not a split, but the seed of the shares.
 _SEED = "seed"
 
-_SPLIT = re.compile(r"(?P<name>[^\[\]]+)(?:\[(?P<part>[^\[\]]*)\])?")
 _NUMBER = r"\s*(-?\d+)?\s*"
-_PART = re.compile(rf"{_NUMBER}(?::{_NUMBER}(?::{_NUMBER})?)?")
+_SPLIT = re.compile(rf"([^\[\]]+)(?:\[(?:\s*(-?\d+)\s*|{_NUMBER}:{_NUMBER}(?::{_NUMBER})?)\])?")
 
 
-def parse_split(split: str) -> tuple[str, slice | int | None]:
+def parse_split(split: str) -> tuple[str, slice | int]:
     """Parse "train", "train[0]", "test[:50]" or "train[10:20:2]" into the name and a Python index or slice.
 
     Raises:
         ZarrCoreError: the text has another form.
     """
     matched = _SPLIT.fullmatch(split.strip())
-    if matched and matched["part"] is None:
-        return matched["name"], None
-    part = _PART.fullmatch(matched["part"]) if matched and matched["part"].strip() else None
-    if not matched or not part:
+    if not matched:
         raise ZarrCoreError(f"split {split!r}: use a form such as train, train[0], test[:50] or train[10:20:2]")
-    numbers = [None if number is None else int(number) for number in part.groups()]
-    if ":" not in matched["part"]:
-        return matched["name"], numbers[0]
-    if numbers[2] == 0:
+    name, index, *bounds = matched.groups()
+    if index is not None:
+        return name, int(index)
+    start, stop, step = [None if number is None else int(number) for number in bounds]
+    if step == 0:
         raise ZarrCoreError(f"split {split!r}: the step cannot be 0")
-    return matched["name"], slice(*numbers)
-
-
-def take_part(sample_ids: Sequence[str], part: slice | int | None) -> list[str]:
-    """Apply an index or slice to the samples of a split; an index gives one sample.
-
-    Raises:
-        ZarrCoreError: the index is out of range.
-    """
-    if part is None:
-        return list(sample_ids)
-    if isinstance(part, slice):
-        return list(sample_ids[part])
-    if not -len(sample_ids) <= part < len(sample_ids):
-        raise ZarrCoreError(f"index {part} is out of range for {len(sample_ids)} samples")
-    return [sample_ids[part]]
+    return name, slice(start, stop, step)
 
 
 def category(sample_id: str) -> str:
@@ -99,15 +81,7 @@ def take_share(sample_ids: Iterable[str], shares: Mapping[str, float], split: st
 def split_ids(manifest: StoreManifest, split: str, shares: Mapping[str, float], where: str) -> list[str]:
     """Ids of a split without blacklisted ones, including ids that the store does not hold.
 
-    Args:
-        manifest: of the store.
-        split: name of the split.
-        shares: of splits, for a store without splits.
-        where: the location, for messages.
-
-    Raises:
-        UnknownFieldError: there is no such split.
-        ZarrCoreError: the store has splits, and shares are given.
+    ``shares`` are for a store without splits; ``where`` is the location, for messages.
     """
     known = ", ".join(manifest.splits)
     if shares and known:
@@ -151,11 +125,8 @@ def choose_samples(
         split: name with or without a part, as for :func:`parse_split`.
         listed: returns the ids of a split without blacklisted ones; raises ZarrCoreError for an unknown split.
         present: ids that exist.
-        categories: the categories to keep, as :func:`category` names them; None keeps all samples.
+        categories: those to keep, as :func:`category` names them; None keeps all samples.
         where: the location, for messages.
-
-    Raises:
-        ZarrCoreError: no sample is selected.
     """
     name, part = parse_split(split)
     wanted = listed(name)
@@ -170,10 +141,12 @@ def choose_samples(
             stacklevel=3,  # the caller that creates the dataset
         )
     kept = [sample_id for sample_id in found if categories is None or category(sample_id) in categories]
-    try:
-        chosen = take_part(kept, part)
-    except ZarrCoreError as error:
-        raise ZarrCoreError(f"{where}: split {split!r}: {error}") from None
+    if isinstance(part, slice):
+        chosen = kept[part]
+    elif -len(kept) <= part < len(kept):
+        chosen = [kept[part]]
+    else:
+        raise ZarrCoreError(f"{where}: split {split!r}: index {part} is out of range for {len(kept)} samples")
     if not chosen:
         reason = f"split {name!r} lists {len(wanted)} samples, of which {len(found)} exist"
         if categories is not None:
@@ -186,15 +159,7 @@ def choose_samples(
 def with_all_fields(
     sample_ids: Sequence[str], manifest: StoreManifest, fields: Collection[str], skip: bool, where: str
 ) -> list[str]:
-    """The samples that have every field to be read.
-
-    Args:
-        sample_ids: of the dataset.
-        manifest: of the store.
-        fields: canonical names.
-        skip: skip the other samples with a warning, instead of raising UnknownFieldError.
-        where: the location, for messages.
-    """
+    """The samples that have every field to be read; ``skip`` the others with a warning instead of an error."""
     shared, kept, example = dict.fromkeys(fields), [], ""
     for sample_id in sample_ids:
         missing = [field for field in fields if field not in manifest.fields_of(sample_id)]
