@@ -30,12 +30,7 @@ def memory_mapped(
     killed, the disk damaged it, or it contains other cells) is written again. Any number of processes may call this
     at once: one of them writes, and maps that others have open stay valid.
 
-    Args:
-        path: path of the file on a local disk.
-        fingerprint: identifies the content.
-        shape: (rows, columns).
-        dtype: dtype of the cells.
-        fill: called with the number of the first row and an array (rows, columns) to write the rows into.
+    ``fill`` is called with the number of the first row and an array (rows, columns) to write the rows into.
 
     Raises:
         ZarrCoreError: the file exists and was not written by this function.
@@ -60,28 +55,18 @@ def row_blocks(shape: tuple[int, int], itemsize: int) -> list[slice]:
 
 
 def _complete(file: Path, fingerprint: str) -> np.memmap[Any, Any] | None:
-    """The map of the file; None unless it is complete and matches the fingerprint.
-
-    Raises:
-        ZarrCoreError: the file exists without a description, so it was not written here.
-    """
+    """The map of the file; None unless it is complete and matches the fingerprint."""
+    # The description is written first, so a file without one is not ours.
+    if file.exists() and not description(file).exists():
+        raise ZarrCoreError(f"{file} exists and was not written by zarr_core; choose another path")
     try:
         recorded = json.loads(description(file).read_text())
-    except FileNotFoundError:
-        if not file.exists():
-            return None
-        # The description is written first, so a file without one is not ours.
-        raise ZarrCoreError(f"{file} exists and was not written by zarr_core; choose another path") from None
-    except ValueError:
-        return None
-    if not isinstance(recorded, dict) or recorded.get("fingerprint") != fingerprint:
-        return None
-    try:
         mapped = _map(file)
-    except (FileNotFoundError, ValueError):
+        # That of the map: another process may have put a file with other cells into its place since.
+        is_complete = recorded["fingerprint"] == fingerprint and recorded["crc32c"] == _checksum(mapped)
+    except (FileNotFoundError, ValueError, TypeError, KeyError):
         return None
-    # That of the map: another process may have put a file with other cells into its place since.
-    return mapped if _checksum(mapped) == recorded.get("crc32c") else None
+    return mapped if is_complete else None
 
 
 def _map(file: Path) -> np.memmap[Any, Any]:
@@ -100,24 +85,20 @@ def _write(
         for rows in row_blocks(shape, array.itemsize):
             fill(rows.start, array[rows])
         array.flush()
-    except BaseException:
+        del array
+        checksum = _checksum(_map(temporary))
+        # The description first: a file that does not match it is written again.
+        record = {"fingerprint": fingerprint, "shape": list(shape), "dtype": dtype, "crc32c": checksum}
+        described = file.with_name(f"{file.name}.json.tmp")
+        described.write_text(json.dumps(record, indent=1) + "\n")
+        os.replace(described, description(file))
+        os.replace(temporary, file)
+    finally:
         temporary.unlink(missing_ok=True)
-        raise
-    del array
-    # The description first: a file that does not match it is written again.
-    record = {"fingerprint": fingerprint, "shape": list(shape), "dtype": dtype, "crc32c": _checksum(_map(temporary))}
-    described = file.with_name(f"{file.name}.json.tmp")
-    described.write_text(json.dumps(record, indent=1) + "\n")
-    os.replace(described, description(file))
-    os.replace(temporary, file)
 
 
 def reserve(file: Path) -> None:
-    """Reserve the blocks of a sparse file: on a full disk, a write to its map would kill the process (SIGBUS).
-
-    Raises:
-        OSError: the disk has no room for the file.
-    """
+    """Reserve the blocks of a sparse file: on a full disk, a write to its map would kill the process (SIGBUS)."""
     if hasattr(os, "posix_fallocate"):
         with file.open("r+b") as opened:
             try:

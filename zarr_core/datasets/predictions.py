@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -81,8 +80,7 @@ class Predictions:
                 self._finished = True
         finally:
             self._values, self._added = None, []
-            with suppress(FileNotFoundError):
-                self._temporary.unlink()
+            self._temporary.unlink(missing_ok=True)
 
     def add(self, slab: Slab, values: Tensor | np.ndarray) -> None:
         """Keep the values of the points of a slab.
@@ -104,8 +102,8 @@ class Predictions:
         points = slab.rows.stop - slab.rows.start
         if self._values is None:
             self._values = self._new_file(array)
-        if array.shape != (points, *self._values.shape[1:]) or array.dtype != self._values.dtype:
-            expected = (points, *self._values.shape[1:])
+        expected = (points, *self._values.shape[1:])
+        if array.shape != expected or array.dtype != self._values.dtype:
             raise ZarrCoreError(
                 f"{self.sample_id}: predictions for {points:,} points must be {expected} of {self._values.dtype}, not "
                 f"{array.shape} of {array.dtype}"
