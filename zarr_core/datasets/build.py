@@ -20,16 +20,11 @@ from zarr_core.sources.resolve import import_dotted, shipped_name
 
 _SHORT_NAMES = {
     "point": ZarrPointDataset,
-    **{
-        str(dataset.description): dataset
-        for dataset in (
-            kinds.ZarrShapeNetCarDataset,
-            kinds.ZarrAhmedMLDataset,
-            kinds.ZarrDrivAerMLDataset,
-            kinds.ZarrDrivAerNetDataset,
-            kinds.ZarrEmmiWingDataset,
-        )
-    },
+    "shapenet_car": kinds.ZarrShapeNetCarDataset,
+    "ahmedml": kinds.ZarrAhmedMLDataset,
+    "drivaerml": kinds.ZarrDrivAerMLDataset,
+    "drivaernet": kinds.ZarrDrivAerNetDataset,
+    "emmi_wing": kinds.ZarrEmmiWingDataset,
 }
 
 

@@ -165,16 +165,12 @@ class StoreDatasetConfig(pydantic.BaseModel):
         return {key: value for key, value in settings.items() if key not in _COUNTERPARTS}
 
     @pydantic.model_validator(mode="after")
-    def _check_properties(self) -> Self:
+    def _check_combinations(self) -> Self:
         for domain, points in {"surface": self.num_surface_points, "volume": self.num_volume_points}.items():
             if points is not None and domain in self.num_points:
                 raise ValueError(f"num_points repeats {domain}; set the number of points once")
         if self.fields is not None and self.included_properties is not None:
             raise ValueError("fields and included_properties both name the fields to read; set one of them")
-        return self
-
-    @pydantic.model_validator(mode="after")
-    def _check_samples(self) -> Self:
         if self.split is None and self.sample_ids is None:
             raise ValueError("split is missing; set a split of the store, all, or sample_ids")
         if self.split is not None and self.sample_ids is not None:
@@ -183,6 +179,16 @@ class StoreDatasetConfig(pydantic.BaseModel):
             raise ValueError("sample_ids names a sample twice; repeat it with the weights of an EpochBatchSampler")
         if self.splits:
             check_shares(self.splits, self.split)
+        if self.item and self.dtype == "stored":
+            raise ValueError('item forms keys of float32 values; dtype="stored" keeps the names of the fields')
+        if self.batch_transform is not None and self.collate is not None:
+            raise ValueError(
+                "batch_transform changes batches of samples of one size, before collate; use transform, or "
+                "to_device(loader, device, transform=...)"
+            )
+        for key, names in self.item.items():
+            if not isinstance(names, str) and "sample_id" in names:
+                raise ValueError(f"item {key!r}: sample_id is text, and cannot be joined with others")
         return self
 
     @pydantic.field_validator("*", mode="before")
@@ -201,20 +207,6 @@ class StoreDatasetConfig(pydantic.BaseModel):
             if isinstance(normalizer, PositionConfig) and not field.endswith("_position"):
                 raise ValueError(f"{field}: 'position' applies to positions only; use mean_std for other fields")
         return normalizers
-
-    @pydantic.model_validator(mode="after")
-    def _check_item(self) -> Self:
-        if self.item and self.dtype == "stored":
-            raise ValueError('item forms keys of float32 values; dtype="stored" keeps the names of the fields')
-        if self.batch_transform is not None and self.collate is not None:
-            raise ValueError(
-                "batch_transform changes batches of samples of one size, before collate; use transform, or "
-                "to_device(loader, device, transform=...)"
-            )
-        for key, names in self.item.items():
-            if not isinstance(names, str) and "sample_id" in names:
-                raise ValueError(f"item {key!r}: sample_id is text, and cannot be joined with others")
-        return self
 
     @property
     def item_names(self) -> list[str]:
