@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from itertools import starmap
 from typing import Annotated
 
 from zarr_core._util import command_line as cli
 from zarr_core._util.commands import shell
 from zarr_core._util.units import format_duration, format_size
-from zarr_core.points.store.footprint import USD_PER_MILLION_GETS, LayoutInfo
-from zarr_core.stores.summary import Range, SampleInfo, SplitInfo, StoreInfo, sample_info, store_info
+from zarr_core.points.store.footprint import USD_PER_MILLION_GETS
+from zarr_core.stores.layouts import LayoutInfo
+from zarr_core.stores.summary import SampleInfo, SplitInfo, StoreInfo, sample_info, store_info
 
 __all__ = ["SampleInfo", "StoreInfo", "sample_info", "store_info"]
 
@@ -53,10 +54,10 @@ def format_store(info: StoreInfo) -> str:
         "copy of": _listed("{} {}", info.origin),
         "samples": f"{info.samples:,}{size}",
         "batches": _listed("{} ({:,})", info.batches),
-        "metadata": "; ".join(starmap(_metadata, info.metadata.items())),
+        "metadata": "; ".join(f"of {kind}: {', '.join(columns)}" for kind, columns in info.metadata.items()),
         "splits": ", ".join(starmap(_split, info.splits.items())),
         "retired": _retired(info),
-        "points": "; ".join(starmap(_points, info.points.items())),
+        "points": _listed("{0}: {1.least:,} to {1.most:,} per sample, {1.total:,} in all", info.points, "; "),
         "layout": "; ".join(starmap(_layout, info.layouts.items())),
         "settings": _settings(info.settings),
     }
@@ -112,16 +113,8 @@ def _percent(share: float | None) -> str:
     return "" if share is None else f"{100 * share:.2g} %"
 
 
-def _listed(template: str, items: Mapping[str, object]) -> str:
-    return ", ".join(template.format(name, value) for name, value in items.items())
-
-
-def _metadata(kind: str, columns: Sequence[str]) -> str:
-    return f"of {kind}: {', '.join(columns)}"
-
-
-def _points(domain: str, points: Range) -> str:
-    return f"{domain}: {points.least:,} to {points.most:,} per sample, {points.total:,} in all"
+def _listed(template: str, items: Mapping[str, object], separator: str = ", ") -> str:
+    return separator.join(template.format(name, value) for name, value in items.items())
 
 
 def _settings(settings: Mapping[str, object]) -> str:

@@ -133,7 +133,12 @@ class Batch(UserList[BatchItem]):
     def unchanged(self) -> bool:
         """Whether the items are still those of ``tensors``: the same tensors under the same names, in this order."""
         assert self.tensors is not None
-        items, rows = self._items_so_far()
+        items: Sequence[BatchItem] = ()
+        rows: Sequence[tuple[Any, ...]] = ()  # that they were made of
+        if "data" in vars(self):
+            items, rows = self.data, self._rows
+        elif "_first" in vars(self):
+            items, rows = [self._first], [self._first_row]
         if len(items) != len(rows):
             return False
         for item, read in zip(items, rows, strict=True):
@@ -144,12 +149,6 @@ class Batch(UserList[BatchItem]):
                 if item.get(field) is not values:
                     return False
         return True
-
-    def _items_so_far(self) -> tuple[Sequence[BatchItem], Sequence[tuple[Any, ...]]]:
-        """The items that were made so far, and the values that they were made of."""
-        if "data" in vars(self):
-            return self.data, self._rows
-        return ([self._first], [self._first_row]) if "_first" in vars(self) else ([], [])
 
 
 class BatchDataset(Dataset[dict[str, Tensor]]):

@@ -177,7 +177,7 @@ class MatrixDataset(BatchDataset):
         if self.coverage_mask and covered is not None:
             tensors["covered"] = torch.from_numpy(covered)
         for name in self.values[1:]:
-            tensors[name] = torch.from_numpy(self._combined(self._read_columns(sample_ids, name))).float()
+            tensors[name] = torch.from_numpy(self._combined(self.matrix.read(sample_ids, self._columns, name))).float()
         for name, labels in self._labels.items():
             tensors[name] = labels[places]
         return Batch(tensors=tensors)
@@ -280,7 +280,9 @@ class MatrixDataset(BatchDataset):
         self.matrix.read(self.sample_ids, self.matrix.feature_ids[:0], self.coverage)  # names a table that is not there
         count = np.zeros(self.n_features, np.int64)
         for rows in row_blocks((len(self), self.n_features), np.dtype(self.matrix.values[self.coverage]).itemsize):
-            count += self._any(self._read_columns(self.sample_ids[rows], self.coverage) >= min_coverage).sum(axis=0)
+            count += self._any(
+                self.matrix.read(self.sample_ids[rows], self._columns, self.coverage) >= min_coverage
+            ).sum(axis=0)
         # A quotient equals the share that names it; 0.55 * 100 is more than 55.
         enough = count / len(self) >= share if len(self) else np.ones(self.n_features, bool)
         if self._selection is not None and not self._selection.is_plain:
@@ -293,16 +295,13 @@ class MatrixDataset(BatchDataset):
 
         With ``coverage_mask``, also the cells of low coverage.
         """
-        cells = self._read_columns(sample_ids, self.value)
+        cells = self.matrix.read(sample_ids, self._columns, self.value)
         if self.min_coverage is None:
             return self._combined(cells), None
-        covered = self._read_columns(sample_ids, self.coverage) >= self.min_coverage  # not if NaN
+        covered = self.matrix.read(sample_ids, self._columns, self.coverage) >= self.min_coverage  # not if NaN
         if not self.coverage_mask:
             cells[~covered] = np.nan
         return self._combined(cells), self._any(covered)
-
-    def _read_columns(self, sample_ids: Sequence[str], value: str) -> np.ndarray:
-        return self.matrix.read(sample_ids, self._columns, value)
 
     def _combined(self, cells: np.ndarray) -> np.ndarray:
         return cells if self._selection is None else self._selection.combine(cells)
@@ -349,10 +348,7 @@ class MatrixDataset(BatchDataset):
 def label_tensor(name: str, column: Any, everything: Any) -> tuple[Tensor, list[str] | None]:
     """A column of metadata as a tensor, and the categories of text.
 
-    Args:
-        name: of the column, for messages.
-        column: ``pyarrow.ChunkedArray``, a value per item.
-        everything: the column for all samples, whose texts are the categories and whose nulls decide the dtype.
+    Categories and dtype are those of ``everything``, the column for all samples.
     """
     import pyarrow as pa
 

@@ -67,11 +67,12 @@ class PtDataset(Dataset[dict[str, Tensor]]):
             SampleError: a file is missing or unreadable, or does not contain one tensor.
         """
         description, found = self._tree.description, self._samples[self.sample_ids[index]].files
-        return {
-            field: _as_item(self._load(index, file.filename))
-            for field, file in description.fields.items()
-            if field in found or field in description.required_fields
-        }
+        item = {}
+        for field, file in description.fields.items():
+            if field in found or field in description.required_fields:
+                tensor = self._load(index, file.filename).to(torch.float32)
+                item[field] = tensor.squeeze(1) if tensor.ndim == 2 and tensor.shape[1] == 1 else tensor
+        return item
 
     def _load(self, idx: int, filename: str) -> Any:
         """Content of a sample's file: a tensor, or the per-sample scalars of a parameter file."""
@@ -83,11 +84,6 @@ class PtDataset(Dataset[dict[str, Tensor]]):
         if filename in description.parameter_files:
             return self._tree.load_parameters(sample)
         raise ZarrCoreError(f"{description.name} has no file {filename!r}")
-
-
-def _as_item(tensor: Tensor) -> Tensor:
-    tensor = tensor.to(torch.float32)
-    return tensor.squeeze(1) if tensor.ndim == 2 and tensor.shape[1] == 1 else tensor
 
 
 class ShapeNetCarDataset(PtDataset):
