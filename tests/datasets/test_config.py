@@ -21,6 +21,8 @@ from zarr_core.errors import ZarrCoreError
         ({"num_volume_points": -1}, "num_volume_points"),
         ({"num_geometry_points": -1}, "num_geometry_points"),
         ({"num_points": {"surface": 3}, "num_surface_points": 3}, "num_points repeats surface"),
+        ({"num_points": {"wake": 3}, "num_wake_points": 4}, "num_points repeats wake"),
+        ({"num_points": 3, "num_wake_points": 4}, "num_points"),
         ({"num_surface_point": 3}, "num_surface_point is not .* did you mean 'num_surface_points'"),
         ({"read_concurrency": 0}, "read_concurrency"),
         ({"fields": []}, "fields"),

@@ -39,14 +39,17 @@ _Size = Annotated[int | str, checked_by(parse_size)]
 def _with_num_points(settings: Mapping[str, Any], known: Collection[str]) -> Mapping[str, Any]:
     """The settings with the number of points of other domains than surface and volume in ``num_points``."""
     own = [key for key in settings if key not in known and _DOMAIN_POINTS.fullmatch(str(key))]
-    if not own:
-        return settings
+    num_points = settings.get("num_points") or {}
     merged = {key: value for key, value in settings.items() if key not in own}
-    merged["num_points"] = dict(settings.get("num_points") or {})
+    if not own or not isinstance(num_points, Mapping):  # other types are refused with the other settings
+        return merged
+    merged["num_points"] = dict(num_points)
     for key in own:
-        if settings[key] is None:  # read whole
-            continue
-        merged["num_points"][key[len("num_") : -len("_points")]] = settings[key]
+        domain = key[len("num_") : -len("_points")]
+        if domain in num_points:
+            raise ValueError(f"num_points repeats {domain}; set the number of points once")
+        if settings[key] is not None:  # None reads all
+            merged["num_points"][domain] = settings[key]
     return merged
 
 
