@@ -119,7 +119,7 @@ def test_damage_fails_its_batch_alone(matrix: WideMatrix, tmp_path: Path, capsys
     copy = WideMatrix.open(tmp_path / "copy")
     assert list(copy.batches) == ["a", "c"]
     flip(Path(matrix.url, damaged), 5)
-    *_, column = matrix._state.column_copy.shard_names("beta")
+    *_, (column, _) = matrix._state.column_copy.shards()
     Path(matrix.url, column).unlink()
     assert main(["stage", str(tmp_path / "copy"), "--source", matrix.url]) == 1
     assert f"failed: {column}: committed but missing" in capsys.readouterr().out

@@ -12,7 +12,7 @@ import errno
 import hashlib
 import os
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -27,10 +27,9 @@ from zarr_core._util.processes import map_in_processes
 from zarr_core._util.units import format_size
 from zarr_core.errors import CorruptChunkError, StoreError, TransferError, UnknownFieldError, ZarrCoreError
 from zarr_core.format.array_metadata import ArrayLayout
-from zarr_core.matrix.store.copies import Copy
 from zarr_core.matrix.store.head import HEAD, named
 from zarr_core.matrix.store.metadata import announce
-from zarr_core.matrix.store.state import Axis, ColumnBlock, MatrixBatch, MatrixState, MetadataTable, Origin
+from zarr_core.matrix.store.state import Axis, ColumnBlock, MatrixBatch, MatrixState, MetadataTable, Origin, in_order
 from zarr_core.storage import Storage
 from zarr_core.storage.checked import StoredShard, is_intact
 from zarr_core.versioning.gc import TOMBSTONE_SECONDS
@@ -133,9 +132,8 @@ def stage_matrix(
     source, target = Storage(source_root), Storage(target_root)
     if source.identity == target.identity:
         raise StoreError(f"{source.url} cannot be staged onto itself")
-    state = load(source, HEAD, generation)
-    wanted = _with_values(source.url, state, values)
-    copy = _MatrixCopy(source, target, state, wanted, _batches_of(source.url, wanted, sample_ids))
+    wanted = _with_values(source.url, load(source, HEAD, generation), values)
+    copy = _MatrixCopy(source, target, wanted, _batches_of(source.url, wanted, sample_ids))
     tasks = copy.prepare(check)
     report = MatrixStageReport(copy.part, tuple(copy.chosen))
     problems: dict[str, str] = {}
@@ -163,14 +161,12 @@ class _MatrixCopy:
     """What is copied from where to where.
 
     Attributes:
-        state: the generation of the source.
-        wanted: the same with the requested value tables.
+        wanted: the generation of the source, with the requested value tables.
         chosen: the requested batches.
     """
 
     source: Storage
     target: Storage
-    state: MatrixState
     wanted: MatrixState
     chosen: Sequence[str]
 
@@ -178,11 +174,6 @@ class _MatrixCopy:
     def part(self) -> MatrixState:
         """The state of a copy that holds the requested batches alone."""
         return _part(self.wanted, self.chosen)
-
-    @property
-    def origin(self) -> Origin:
-        """What the copy records of the source."""
-        return Origin(self.source.identity, self.state.generation)
 
     def prepare(self, check: bool) -> list[_ShardTask]:
         """Check the target, copy the small objects to it, and return the shards to copy."""
@@ -195,9 +186,8 @@ class _MatrixCopy:
         self._copy_small()
         tasks = []
         for copy in (self.part.row_copy, self.part.column_copy):
-            for value, layout in copy.layouts.items():
-                for name in copy.shard_names(value):
-                    tasks.append(_ShardTask(name, layout.flat, name in known and not check))
+            for name, layout in copy.shards():
+                tasks.append(_ShardTask(name, layout.flat, name in known and not check))
         return tasks
 
     def _check_target(self, current: MatrixState) -> None:
@@ -214,25 +204,20 @@ class _MatrixCopy:
 
     def _copy_small(self) -> None:
         """Copy the names of the features and the metadata, unless they are there."""
-        objects: list[Axis | MetadataTable] = [self.state.axis, *self.state.metadata.values()]
+        objects: list[Axis | MetadataTable] = [self.wanted.axis, *self.wanted.metadata.values()]
         for recorded in objects:
-            name, sha256 = recorded.path, recorded.sha256
-            if self.target.exists(name) and _sha256(self.target.read(name)) == sha256:
+            name = recorded.path
+            if self.target.exists(name) and _sha256(self.target.read(name)) == recorded.sha256:
                 continue
             data = self.source.read(name)
-            if _sha256(data) != sha256:
+            if _sha256(data) != recorded.sha256:
                 raise CorruptChunkError(f"{self.source.url}/{name} is not what was committed")
             self.target.write(name, [data])
 
     def commit(self, failed: Collection[str], problems: Collection[str]) -> MatrixState:
-        """Commit the batches that were copied, beside those of earlier calls that are unchanged in the source.
-
-        Args:
-            failed: batches that could not be copied.
-            problems: names of shards that could not be copied.
-        """
+        """Commit the batches that were copied, beside those of earlier calls that are unchanged in the source."""
         whole = _part(self.wanted, set(self.chosen) - set(failed), problems)
-        load_same(self.source, HEAD, self.state)  # what was copied is of this matrix, if it is still there
+        load_same(self.source, HEAD, self.wanted)  # what was copied is of this matrix, if it is still there
         for copy in (whole.row_copy, whole.column_copy):  # the head names the arrays of both, also without samples
             announce(self.target, copy)
 
@@ -247,9 +232,9 @@ class _MatrixCopy:
                     blocks.extend(current.column_blocks)
             return replace(
                 self.wanted,
-                batches=dict(sorted(batches.items(), key=lambda item: item[1].row)),
+                batches=in_order(batches),
                 column_blocks=tuple(block for block in self.wanted.column_blocks if block in blocks),
-                origin=self.origin,
+                origin=Origin(self.source.identity, self.wanted.generation),
             )
 
         return commit(self.target, HEAD, change)
@@ -290,32 +275,24 @@ def _batches_of(url: str, state: MatrixState, sample_ids: Collection[str] | None
 
 
 def _part(state: MatrixState, batches: Collection[str], problems: Collection[str] = ()) -> MatrixState:
-    """The state with some of its batches, and with those blocks of the column-major copy that are whole.
+    """The state with some of its batches, and those blocks of the column-major copy that hold no other batches.
 
-    Args:
-        state: the whole state.
-        batches: names of the batches. A block that holds others is left out.
-        problems: names of shards that are missing. A block with one of them is left out.
+    A block with a shard among ``problems`` is left out.
     """
     blocks = []
-    for block in state.column_blocks:
-        shards = _shards(replace(state, column_blocks=(block,)).column_copy)
-        if set(batches).issuperset(block.batches) and set(problems).isdisjoint(shards):
+    for block, samples in zip(state.column_blocks, state.column_copy.blocks, strict=True):
+        shards = dict(state.column_copy.shards([samples]))
+        if set(batches).issuperset(block.batches) and shards.keys().isdisjoint(problems):
             blocks.append(block)
     kept = {name: batch for name, batch in state.batches.items() if name in batches}
     return replace(state, batches=kept, column_blocks=tuple(blocks))
 
 
-def _shards(copy: Copy) -> Iterator[str]:
-    for value in copy.layouts:
-        yield from copy.shard_names(value)
-
-
 def _failed_batches(state: MatrixState, problems: Mapping[str, str]) -> dict[str, str]:
     """Batches with a damaged row-major shard, each with the last problem."""
     failed = {}
-    for name, batch in state.batches.items():
-        for shard in _shards(replace(state, batches={name: batch}, column_blocks=()).row_copy):
+    for name, block in zip(state.batches, state.row_copy.blocks, strict=True):
+        for shard, _ in state.row_copy.shards([block]):
             if shard in problems:
                 failed[name] = problems[shard]
     return failed

@@ -18,8 +18,8 @@ from zarr_core.matrix.read.cells import read_copy
 from zarr_core.matrix.read.fetch import ChunkFetcher
 from zarr_core.matrix.read.parts import feature_parts
 from zarr_core.matrix.store.axis import load_axis
+from zarr_core.matrix.store.copies import ChunkLayout
 from zarr_core.matrix.store.head import HEAD, SHARD
-from zarr_core.matrix.store.layout import ChunkLayout
 from zarr_core.matrix.store.metadata import announced_rows
 from zarr_core.matrix.store.sample_table import read_table_file
 from zarr_core.matrix.store.state import MatrixState
@@ -77,10 +77,8 @@ def verify_matrix(url: str | os.PathLike[str], *, progress: bool = False) -> Mat
     shards: dict[str, ChunkLayout] = {}
     for state in _states(storage, current, found):
         report.generations += 1
-        for copy in (state.row_copy, state.column_copy):
-            for value, layout in copy.layouts.items():
-                for name in copy.shard_names(value):
-                    shards.setdefault(name, layout)
+        shards.update(state.row_copy.shards())
+        shards.update(state.column_copy.shards())
     damaged: dict[str, str] = {}
     for name in tqdm(sorted(shards), unit="shard", desc="verify", disable=not progress):
         problem = _check_shard(storage, shards[name], name, report)

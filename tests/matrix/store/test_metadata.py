@@ -128,6 +128,6 @@ def test_an_array_that_others_keep_changing(tmp_path: Path, monkeypatch: pytest.
         raise CommitConflict("changed")
 
     monkeypatch.setattr(Storage, "replace", lose)
-    monkeypatch.setattr("zarr_core.matrix.store.commits.time", SimpleNamespace(sleep=lambda _: None))
+    monkeypatch.setattr("zarr_core.matrix.store.metadata.time", SimpleNamespace(sleep=lambda _: None))
     with pytest.raises(CommitConflict, match="overtaken by other writers"):
         announce(Storage(tmp_path), matrix._state.row_copy, 4)

@@ -19,9 +19,9 @@ from zarr_core.errors import MatrixError
 from zarr_core.matrix.store.axis import FeatureAxis
 from zarr_core.matrix.store.batch_names import home_of, is_name
 from zarr_core.matrix.store.claims import claim_shards, create_shard
-from zarr_core.matrix.store.commits import commit
+from zarr_core.matrix.store.head import commit
 from zarr_core.matrix.store.metadata import announce
-from zarr_core.matrix.store.state import MatrixBatch, MatrixState
+from zarr_core.matrix.store.state import MatrixBatch, MatrixState, in_order
 from zarr_core.storage import Storage
 
 logger = logging.getLogger(__name__)
@@ -141,11 +141,6 @@ def append_batch(storage: Storage, state: MatrixState, batch: NewBatch) -> tuple
     if not added:
         logger.info("%s: added by another writer in the meantime", batch.where)
     return committed, added
-
-
-def in_order(batches: Mapping[str, MatrixBatch]) -> dict[str, MatrixBatch]:
-    """Batches in the order of their rows."""
-    return dict(sorted(batches.items(), key=lambda item: item[1].row))
 
 
 def _holds(url: str, state: MatrixState, batch: NewBatch, digest: str) -> bool:

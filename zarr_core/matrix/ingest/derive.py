@@ -16,8 +16,7 @@ from zarr_core.matrix.read.fetch import ChunkFetcher
 from zarr_core.matrix.read.parts import feature_parts
 from zarr_core.matrix.store.batch_names import outside
 from zarr_core.matrix.store.claims import claim_shards, create_shard
-from zarr_core.matrix.store.commits import commit
-from zarr_core.matrix.store.head import HEAD
+from zarr_core.matrix.store.head import HEAD, commit
 from zarr_core.matrix.store.metadata import announce
 from zarr_core.matrix.store.state import ColumnBlock, MatrixState
 from zarr_core.storage import Storage

@@ -24,7 +24,7 @@ from typing import Any
 
 from zarr_core._util.documents import parse_json
 from zarr_core._util.processes import start_ticks
-from zarr_core.matrix.store.commits import update_object
+from zarr_core.matrix.store.metadata import update_object
 from zarr_core.storage import Storage
 
 LEASES = "leases.json"

@@ -14,16 +14,14 @@ from itertools import chain
 
 from zarr_core._util.arguments import check_names
 from zarr_core.errors import CorruptChunkError, StoreError, UnknownFieldError
-from zarr_core.matrix.ingest.append import in_order
 from zarr_core.matrix.ingest.rewrite import BatchRewriter
 from zarr_core.matrix.read.fetch import ChunkFetcher
 from zarr_core.matrix.store.batch_names import among, home_of, outside
 from zarr_core.matrix.store.claims import claim_shards
-from zarr_core.matrix.store.commits import commit
-from zarr_core.matrix.store.head import HEAD
+from zarr_core.matrix.store.head import HEAD, commit
 from zarr_core.matrix.store.metadata import announce
 from zarr_core.matrix.store.sample_table import Kind, described, without
-from zarr_core.matrix.store.state import MatrixBatch, MatrixState, MetadataTable, Retired
+from zarr_core.matrix.store.state import MatrixBatch, MatrixState, MetadataTable, Retired, in_order
 from zarr_core.storage import Storage
 from zarr_core.versioning.archive import documents
 from zarr_core.versioning.gc import GcReport, collect_garbage

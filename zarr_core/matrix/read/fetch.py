@@ -20,8 +20,7 @@ from zarr_core._util.units import format_size
 from zarr_core.errors import CorruptChunkError, StoreError
 from zarr_core.format.array_metadata import CHECKSUM_BYTES
 from zarr_core.format.shards import ChunkIndex, decode_into, decode_shard_index, is_intact
-from zarr_core.matrix.store.copies import Copy
-from zarr_core.matrix.store.layout import ChunkLayout
+from zarr_core.matrix.store.copies import ChunkLayout, Copy
 from zarr_core.storage.byte_ranges import CountingObjects, JoinedObjects, LocalObjects, Objects, Request
 from zarr_core.storage.checked import fetch_checked
 from zarr_core.storage.local_files import LOOK_AGAIN, MappedChunks

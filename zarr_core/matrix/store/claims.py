@@ -58,12 +58,11 @@ def claim_shards(storage: Storage, state: MatrixState, copy: Copy, samples: int,
     if copy.name == "row-major":
         first = claim(storage, "rows", state.next_shard, count, purpose)
     else:
-        first = claim(storage, "columns", copy.next_shard, count, purpose)
+        first = claim(storage, "columns", copy.shards_of(copy.end), count, purpose)
     if first + count > state.max_shards:
-        full = storage.url if copy.name == "row-major" else f"{storage.url}: the column-major copy"
         raise MatrixError(
-            f"{full} is full: it has room for {state.max_shards:,} shards of {copy.shard_samples:,} samples. "
-            f"{way_out} (needed: {count:,}, taken by earlier writers: {first:,})"
+            f"{storage.url}: the {copy.name} copy is full: it has room for {state.max_shards:,} shards of "
+            f"{copy.shard_samples:,} samples. {way_out} (needed: {count:,}, taken by earlier writers: {first:,})"
         )
     return first
 

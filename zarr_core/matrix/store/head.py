@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from zarr_core.format.object_names import ZARR_JSON
 from zarr_core.matrix.store.batch_names import among, outside
 from zarr_core.matrix.store.state import AXIS, HEAD_NAME, METADATA, MatrixState
 from zarr_core.storage import Storage
+from zarr_core.versioning import generations
 from zarr_core.versioning.generations import Change, Head
 
 _OTHER = re.compile(
@@ -26,7 +27,8 @@ def named(state: MatrixState) -> Iterator[str]:
     for copy in (state.row_copy, state.column_copy):
         for value in state.values:
             yield f"{copy.path(value)}/{ZARR_JSON}"
-            yield from copy.shard_names(value)
+        for name, _ in copy.shards():
+            yield name
 
 
 def _roots(state: MatrixState) -> Iterator[str]:
@@ -96,3 +98,22 @@ def _places(state: MatrixState) -> dict[str, tuple[int, str]]:
 
 #: A shard is created whole or not at all, so what exists is whole.
 HEAD = Head(HEAD_NAME, MatrixState.from_json, _roots, named, _owner, Storage.exists, changes, _extends)
+
+
+def commit(
+    storage: Storage, since: MatrixState, change: Callable[[MatrixState], MatrixState | None]
+) -> MatrixState | None:
+    """Commit the next state of a matrix, as ``generations.commit`` does, and return it.
+
+    None if ``change`` returned None, because other commits changed what it is based on.
+    """
+    results: list[MatrixState | None] = []
+
+    def step(current: MatrixState | None) -> MatrixState:
+        assert current is not None
+        changed = change(current)
+        results.append(changed)
+        return current if changed is None else changed
+
+    committed = generations.commit(storage, HEAD, step, since)
+    return None if results[-1] is None else committed

@@ -23,7 +23,7 @@ from zarr_core._util.redaction import redact
 from zarr_core.errors import CorruptChunkError, MatrixError, UnknownFieldError
 from zarr_core.matrix.store.axis_file import opened_file
 from zarr_core.matrix.store.batch_names import among, home_of, is_name, outside
-from zarr_core.matrix.store.commits import commit
+from zarr_core.matrix.store.head import commit
 from zarr_core.matrix.store.state import METADATA, MatrixState, MetadataTable
 from zarr_core.storage import Storage
 

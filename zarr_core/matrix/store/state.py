@@ -19,8 +19,7 @@ from zarr_core.errors import ManifestError, ZarrCoreError
 from zarr_core.format.array_metadata import MAX_CHUNKS, VALUE_DTYPES
 from zarr_core.format.codecs import Codec
 from zarr_core.format.names import check_relative_path
-from zarr_core.matrix.store.copies import COLUMNS, Block, Copy
-from zarr_core.matrix.store.layout import ChunkLayout
+from zarr_core.matrix.store.copies import COLUMNS, Block, ChunkLayout, Copy
 from zarr_core.versioning.generations import Retention
 
 FORMAT = "zarr_core.matrix"
@@ -261,7 +260,7 @@ class MatrixState:
     @property
     def next_shard(self) -> int:
         """The first shard of the row-major copy after all that were ever committed."""
-        return max(self.row_copy.next_shard, self.retired.next_shard)
+        return max(self.row_copy.shards_of(self.row_copy.end), self.retired.next_shard)
 
     def samples_of(self, batches: Iterable[str]) -> list[str]:
         """Samples of batches, batch after batch."""
@@ -328,6 +327,11 @@ class MatrixState:
         for block in (*self.row_copy.blocks, *self.column_copy.blocks):
             if block.bytes.keys() != self.values.keys():
                 raise ValueError("stored bytes are recorded for other value tables")
+
+
+def in_order(batches: Mapping[str, MatrixBatch]) -> dict[str, MatrixBatch]:
+    """Batches in the order of their rows."""
+    return dict(sorted(batches.items(), key=lambda item: item[1].row))
 
 
 _KIND = TypeAdapter(_Kind)
