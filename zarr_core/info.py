@@ -9,8 +9,7 @@ from typing import Annotated
 from zarr_core._util import command_line as cli
 from zarr_core._util.commands import shell
 from zarr_core._util.units import format_duration, format_size
-from zarr_core.points.store.footprint import USD_PER_MILLION_GETS
-from zarr_core.stores.layouts import LayoutInfo
+from zarr_core.points.store.footprint import USD_PER_MILLION_GETS, LayoutInfo
 from zarr_core.stores.summary import SampleInfo, SplitInfo, StoreInfo, sample_info, store_info
 
 __all__ = ["SampleInfo", "StoreInfo", "sample_info", "store_info"]

@@ -244,12 +244,12 @@ def test_a_refresh_in_another_thread_changes_no_read_that_has_begun(
     reader = WideMatrix.open(tmp_path)
     expected = reader.read(["b_s0"])
     writer.retire(batch_ids=["a"])
-    numbers = MatrixReader._numbers
+    numbers = MatrixReader._positions
 
     def refreshed_meanwhile(self: MatrixReader, *arguments: Any) -> np.ndarray:
         self.refresh()
         return numbers(self, *arguments)
 
-    monkeypatch.setattr(MatrixReader, "_numbers", refreshed_meanwhile)
+    monkeypatch.setattr(MatrixReader, "_positions", refreshed_meanwhile)
     np.testing.assert_array_equal(WideMatrix.open(tmp_path, generation=3).read(["b_s0"]), expected)
     np.testing.assert_array_equal(reader.read(["b_s0"]), expected)

@@ -6,7 +6,6 @@ import math
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import count
 
 import numpy as np
 from tqdm import tqdm
@@ -14,9 +13,8 @@ from tqdm import tqdm
 from zarr_core._util.documents import parse_json
 from zarr_core.errors import CorruptChunkError, ManifestError, StoreError, ZarrCoreError
 from zarr_core.format.object_names import ZARR_JSON
-from zarr_core.matrix.read.cells import read_copy
+from zarr_core.matrix.read.cells import feature_parts, read_copy
 from zarr_core.matrix.read.fetch import ChunkFetcher
-from zarr_core.matrix.read.parts import feature_parts
 from zarr_core.matrix.store.axis import load_axis
 from zarr_core.matrix.store.copies import ChunkLayout
 from zarr_core.matrix.store.head import HEAD, SHARD
@@ -175,7 +173,7 @@ def _differences(storage: Storage, state: MatrixState, progress: bool) -> Iterat
                     by_columns = np.empty_like(by_rows)
                     for copy, out in ((state.row_copy, by_rows), (state.column_copy, by_columns)):
                         features = feature_parts(copy, value, columns)
-                        read_copy(fetcher, copy, value, dict(zip(sample_ids, count(), strict=False)), features, out)
+                        read_copy(fetcher, copy, value, sample_ids, features, out)
                     same = (by_rows == by_columns) | (np.isnan(by_rows) & np.isnan(by_columns))
                     if not same.all():
                         row, column = np.argwhere(~same)[0]

@@ -19,7 +19,7 @@ from tests.helpers.matrices import FEATURES, SMALL, append, count_writes
 from zarr_core.errors import CorruptChunkError, MatrixError, StoreError, UnknownFieldError, WarehouseError
 from zarr_core.matrix import WideMatrix
 from zarr_core.matrix.__main__ import main
-from zarr_core.matrix.ingest import reindex, rewrite
+from zarr_core.matrix.ingest import reindex
 from zarr_core.matrix.ingest.loader import MatrixLoader
 from zarr_core.matrix.store.axis import FeatureAxis
 from zarr_core.matrix.verify import verify_matrix
@@ -48,7 +48,7 @@ def on_axis(matrix: WideMatrix, value: str, axis: list[str]) -> pd.DataFrame:
 def test_cells_are_those_of_the_source(
     tmp_path: Path, matrix: WideMatrix, axis: list[str], block_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rewrite, "_BLOCK_BYTES", block_bytes)
+    monkeypatch.setattr(reindex, "_BLOCK_BYTES", block_bytes)
     copy = matrix.reindex(tmp_path / "copy", axis)
     for opened in (copy, WideMatrix.open(tmp_path / "copy")):
         assert list(opened.feature_ids) == axis
@@ -100,14 +100,14 @@ def test_other_zarr_readers_open_the_copy(tmp_path: Path, matrix: WideMatrix) ->
 
 
 def test_memory_is_bounded_by_blocks(tmp_path: Path, matrix: WideMatrix, monkeypatch: pytest.MonkeyPatch) -> None:
-    original, rows = rewrite.read_copy, []
+    original, rows = reindex.read_copy, []
 
     def counted(*arguments: Any) -> Any:
         rows.append(len(arguments[3]))
         return original(*arguments)
 
-    monkeypatch.setattr(rewrite, "_BLOCK_BYTES", 2 * 8 * len(MORE))
-    monkeypatch.setattr(rewrite, "read_copy", counted)
+    monkeypatch.setattr(reindex, "_BLOCK_BYTES", 2 * 8 * len(MORE))
+    monkeypatch.setattr(reindex, "read_copy", counted)
     matrix.reindex(tmp_path / "copy", MORE)
     assert max(rows) == 2
     assert sum(rows) == 2 * 2 * 12  # each value twice: for its shards and for the digest

@@ -17,8 +17,8 @@ from tests.helpers.examples import examples
 from tests.helpers.matrices import FEATURES, SMALL, append, flip
 from zarr_core.errors import CorruptChunkError, StoreError
 from zarr_core.matrix import WideMatrix
+from zarr_core.matrix.read import cells as mapped_copies
 from zarr_core.matrix.read import fetch
-from zarr_core.matrix.read import mapped as mapped_copies
 from zarr_core.matrix.read import reader as matrix_reader
 from zarr_core.storage import local_files
 from zarr_core.storage.byte_ranges import LocalObjects

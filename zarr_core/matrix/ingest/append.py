@@ -26,8 +26,8 @@ from zarr_core.storage import Storage
 
 logger = logging.getLogger(__name__)
 
-# Samples that a printed command names at most.
-_MOST_NAMED = 25
+#: Samples that a printed command names at most.
+MOST_NAMED = 25
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,10 +50,9 @@ class NewBatch:
 
     def digest(self) -> str:
         """Digest of samples and values, independent of their order."""
-        rows = sorted(range(len(self.sample_ids)), key=self.sample_ids.__getitem__)
-        return digest_rows(
-            (self.sample_ids[row], {value: table[row] for value, table in self.tables.items()}) for row in rows
-        )
+        order = sorted(range(len(self.sample_ids)), key=self.sample_ids.__getitem__)
+        ordered = [self.sample_ids[row] for row in order]
+        return digest_rows(ordered, {value: map(table.__getitem__, order) for value, table in self.tables.items()})
 
 
 def check_batch(
@@ -67,10 +66,7 @@ def check_batch(
 ) -> NewBatch:
     """The batch with plain arrays, NaN where they are masked; MatrixError if it does not fit the matrix.
 
-    Args:
-        url, state: of the matrix.
-        axis: returns the names of the columns; only called for tables that have labels, and for messages.
-        batch_id, sample_ids, values, source: as for ``WideMatrix.append``.
+    The names of the columns, ``axis``, are read only for tables that have labels, and for messages.
     """
     where = f"{url}, batch {batch_id!r}"
     check_names("sample_ids", sample_ids, error=MatrixError)
@@ -104,7 +100,6 @@ def check_batch(
         if table.dtype != np.dtype(dtype):
             raise MatrixError(f"{where}: {value} is {table.dtype}, the matrix stores {dtype}; convert it")
         tables[value] = table
-    for value, table in tables.items():
         for sample_id, row in zip(sample_ids, table, strict=True):
             infinite = np.isinf(row)
             if infinite.any():
@@ -120,15 +115,14 @@ def append_batch(storage: Storage, state: MatrixState, batch: NewBatch) -> tuple
         logger.info("%s: already in the matrix", batch.where)
         return state, False
     copy, samples = state.row_copy, len(batch.sample_ids)
-    way_out = "Create a new matrix with a larger max_shards and append the batches to it"
-    first = claim_shards(storage, state, copy, samples, f"batch {batch.batch_id!r}", way_out)
+    purpose, way_out = f"batch {batch.batch_id!r}", "Create a new matrix with a larger max_shards and append to it"
+    first = claim_shards(storage, state, copy, samples, purpose, way_out)
     announce(storage, copy, first * state.shard_rows + samples)
     written = {}
     for value, table in batch.tables.items():
         shards = ([table[top : top + state.shard_rows]] for top in range(0, samples, state.shard_rows))
         written[value] = write_shards(storage, state, value, first, shards)
-    row = first * state.shard_rows
-    record = MatrixBatch(row, tuple(batch.sample_ids), digest, written, batch.source)
+    record = MatrixBatch(first * state.shard_rows, tuple(batch.sample_ids), digest, written, batch.source)
 
     def change(current: MatrixState) -> MatrixState:
         if _holds(storage.url, current, batch, digest):
@@ -137,7 +131,7 @@ def append_batch(storage: Storage, state: MatrixState, batch: NewBatch) -> tuple
 
     committed = commit(storage, state, change)
     assert committed is not None
-    added = committed.batches[batch.batch_id].row == row  # nobody else writes to these rows
+    added = committed.batches[batch.batch_id].row == record.row  # nobody else writes to these rows
     if not added:
         logger.info("%s: added by another writer in the meantime", batch.where)
     return committed, added
@@ -149,15 +143,14 @@ def _holds(url: str, state: MatrixState, batch: NewBatch, digest: str) -> bool:
     home = home_of(batch.batch_id, state.retired.batches)
     if home or retired:
         what = f"sample {retired[0]!r}" if retired else "the batch"
-        named = ["--batches", home] if home else ["--samples", *retired[:_MOST_NAMED]]
+        named = ["--batches", home] if home else ["--samples", *retired[:MOST_NAMED]]
         undo = shell("matrix", "retire", url, *named, "--undo")
         way_out = f"matrix.reinstate(...), or `{undo}`, allows it again"
         raise MatrixError(f"{batch.where}: {what} was retired; {way_out}")
     present = state.batches.get(batch.batch_id)
     if present is not None:
-        differing = sorted(set(present.sample_ids) ^ set(batch.sample_ids))
-        if differing:
-            text = f"already in the matrix with other samples; they differ in {differing[0]!r}"
+        if differing := set(present.sample_ids).symmetric_difference(batch.sample_ids):
+            text = f"already in the matrix with other samples; they differ in {min(differing)!r}"
             raise MatrixError(f"{batch.where}: {text}")
         if present.digest != digest:
             raise MatrixError(f"{batch.where}: already in the matrix with the same samples but other values")
@@ -180,17 +173,17 @@ def write_shards(
     )
 
 
-def digest_rows(rows: Iterable[tuple[str, Mapping[str, np.ndarray]]]) -> str:
+def digest_rows(sample_ids: Sequence[str], tables: Mapping[str, Iterable[np.ndarray]]) -> str:
     """SHA-256 of a batch's samples and values, independent of the payload of a NaN.
 
     Args:
-        rows: each sample with its cells by value, sorted by sample, so that the digest is independent of their order.
+        sample_ids: sorted, so that the digest is independent of their order in the batch.
+        tables: by value, the rows of the samples, in this order.
     """
     found = hashlib.sha256()
-    for sample_id, cells_by_value in rows:
+    for sample_id, *rows in zip(sample_ids, *(tables[value] for value in sorted(tables)), strict=True):
         found.update(json.dumps(sample_id).encode())
-        for value in sorted(cells_by_value):
-            cells = cells_by_value[value]
+        for cells in rows:
             missing = np.isnan(cells)
             if missing.any():
                 cells = np.where(missing, np.nan, cells)

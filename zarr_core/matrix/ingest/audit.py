@@ -6,7 +6,7 @@ The audit shares only the query with the loader, so that it finds the loader's e
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 
@@ -15,14 +15,12 @@ import numpy as np
 from zarr_core._util.commands import shell
 from zarr_core._util.units import format_count
 from zarr_core.errors import BatchError
+from zarr_core.matrix.ingest.append import MOST_NAMED
 from zarr_core.matrix.store.batch_names import among, home_of, outside
 from zarr_core.matrix.wide import WideMatrix
 from zarr_core.warehouses.protocol import Unloaded, Warehouse
 
 logger = logging.getLogger(__name__)
-
-# Samples that a printed command names at most.
-_MOST_NAMED = 25
 
 
 @dataclass
@@ -71,12 +69,11 @@ class BatchAudit:
         """Duplicates in the warehouse, one message each."""
         messages = []
         if self.elsewhere:
-            messages.append(f"batch {self.batch_id}: sample {self.elsewhere[0]} is also in another batch")
+            messages.append(f"sample {self.elsewhere[0]} is also in another batch")
         for value, found in self.values.items():
             if found.doubled:
-                text = f"{found.doubled:,} duplicate {value} rows, such as {found.example}"
-                messages.append(f"batch {self.batch_id}: {text}")
-        return messages
+                messages.append(f"{found.doubled:,} duplicate {value} rows, such as {found.example}")
+        return [f"batch {self.batch_id}: {message}" for message in messages]
 
     @property
     def losses(self) -> list[str]:
@@ -146,8 +143,18 @@ def audit_batches(warehouse: Warehouse, matrix: WideMatrix, batch_ids: Sequence[
         if kept := outside(sample_ids, retired):
             batches[name] = kept
     batches_of = warehouse.batches_of(list(chain(*batches.values())))
+    audits = []
     with warehouse.unload(batches, list(matrix.values), matrix.feature_ids) as unloaded:
-        return [_audit(unloaded, matrix, name, ids, batches_of, there) for name, ids in batches.items()]
+        for batch_id, sample_ids in batches.items():
+            audit = BatchAudit(batch_id, len(sample_ids), absent=outside(sample_ids, there))
+            audit.elsewhere = [sample_id for sample_id in sample_ids if len(batches_of[sample_id]) > 1]
+            for name, stored in matrix.batches.items():
+                if home_of(name, [batch_id]):
+                    audit.withdrawn += outside(stored, set(sample_ids))
+            for value in matrix.values:
+                audit.values[value] = _audit_value(unloaded, matrix, batch_id, sample_ids, there, value)
+            audits.append(audit)
+    return audits
 
 
 def check_unchanged(warehouse: Warehouse, matrix: WideMatrix, batch_ids: Sequence[str]) -> list[BatchAudit]:
@@ -162,7 +169,7 @@ def check_unchanged(warehouse: Warehouse, matrix: WideMatrix, batch_ids: Sequenc
     audits = audit_batches(warehouse, matrix, batch_ids)
     for audit in audits:
         if audit.withdrawn:
-            count, named = format_count(len(audit.withdrawn), "samples"), audit.withdrawn[:_MOST_NAMED]
+            count, named = format_count(len(audit.withdrawn), "samples"), audit.withdrawn[:MOST_NAMED]
             way_out = shell("matrix", "retire", matrix.url, "--samples", *named)
             text = "%s: batch %s of the warehouse no longer has %s that the matrix holds; to remove them: `%s`"
             logger.warning(text, matrix.url, audit.batch_id, count, way_out)
@@ -178,26 +185,6 @@ def check_unchanged(warehouse: Warehouse, matrix: WideMatrix, batch_ids: Sequenc
     return audits
 
 
-def _audit(
-    unloaded: Unloaded,
-    matrix: WideMatrix,
-    batch_id: str,
-    sample_ids: Sequence[str],
-    batches_of: Mapping[str, Sequence[str]],
-    there: set[str],
-) -> BatchAudit:
-    """Compare one batch: its samples, and each value of those that the matrix holds."""
-    audit = BatchAudit(batch_id, len(sample_ids))
-    audit.absent = outside(sample_ids, there)
-    audit.elsewhere = [sample_id for sample_id in sample_ids if len(batches_of[sample_id]) > 1]
-    for name, stored in matrix.batches.items():
-        if home_of(name, [batch_id]):
-            audit.withdrawn += outside(stored, set(sample_ids))
-    for value in matrix.values:
-        audit.values[value] = _audit_value(unloaded, matrix, batch_id, sample_ids, there, value)
-    return audit
-
-
 def _audit_value(
     unloaded: Unloaded, matrix: WideMatrix, batch_id: str, sample_ids: Sequence[str], there: set[str], value: str
 ) -> ValueAudit:
@@ -205,7 +192,7 @@ def _audit_value(
     found = ValueAudit()
     shape = len(sample_ids), matrix.shape[1]
     expected = np.full(shape, np.nan, matrix.values[value])
-    reached = np.zeros(shape, np.uint8)
+    reached = np.zeros(shape, bool)
 
     def name(row: int, column: int) -> str:
         return f"{sample_ids[row]}, {matrix.feature_ids[int(column)]}"
@@ -217,15 +204,14 @@ def _audit_value(
         samples, features = rows.column("sample").to_numpy(), rows.column("feature").to_numpy()
         values = rows.column("value").cast("float64").to_numpy(zero_copy_only=False)
         found.rows += int(np.count_nonzero(~np.isnan(values)))
-        again = reached[samples, features] > 0
-        first = np.zeros(len(samples), bool)
-        first[np.unique(samples.astype(np.int64) * shape[1] + features, return_index=True)[1]] = True
-        again |= ~first
+        again = np.ones(len(samples), bool)
+        _, first = np.unique(samples.astype(np.int64) * shape[1] + features, return_index=True)
+        again[first] = reached[samples[first], features[first]]
         if again.any():
             found.doubled += int(np.count_nonzero(again))
             at = int(np.argmax(again))
             found.example = found.example or name(samples[at], features[at])
-        reached[samples, features] = 1
+        reached[samples, features] = True
         expected[samples, features] = values
     for number, sample_id in enumerate(sample_ids):
         if sample_id not in there:

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 from tqdm import tqdm
 
-from zarr_core.matrix.read.cells import read_copy
+from zarr_core.matrix.read.cells import feature_parts, read_copy
 from zarr_core.matrix.read.fetch import ChunkFetcher
-from zarr_core.matrix.read.parts import feature_parts
 from zarr_core.matrix.store.batch_names import outside
 from zarr_core.matrix.store.claims import claim_shards, create_shard
 from zarr_core.matrix.store.head import HEAD, commit
@@ -38,12 +38,10 @@ def derive_columns(
             announce(storage, copy, first * copy.shard_samples + samples)
             block = write_block(storage, fetcher, state, batches, first)
             bar.update(samples)
-            committed = _commit_block(storage, state, block)
-            if committed is None:
-                state = load_same(storage, HEAD, state)
-            else:
-                state = committed
+            committed = commit(storage, state, partial(_with_block, state, block))
+            if committed is not None:
                 added += batches
+            state = committed or load_same(storage, HEAD, state)
     return state, added
 
 
@@ -77,22 +75,17 @@ def write_block(
         width = layout.shard[1]
         for along, start in enumerate(range(0, len(sample_ids), width), first):
             members = sample_ids[start : start + width]
-            places = dict(zip(members, range(len(members)), strict=True))
             for across, part in enumerate(parts):
                 cells = np.empty((len(members), part.inside.stop), layout.dtype)
-                read_copy(fetcher, copy, value, places, [part._replace(to=part.inside)], cells)
+                read_copy(fetcher, copy, value, members, [part._replace(to=part.inside)], cells)
                 name = state.column_copy.shard_name(value, along, across)
                 written[value] += create_shard(storage, name, layout.encode_blocks([np.ascontiguousarray(cells.T)]))
     return ColumnBlock(first * state.column_chunk[1], tuple(batches), written)
 
 
-def _commit_block(storage: Storage, state: MatrixState, block: ColumnBlock) -> MatrixState | None:
-    """The committed state; None if one of the block's batches was derived or retired meanwhile."""
-
-    def change(current: MatrixState) -> MatrixState | None:
-        unchanged = all(current.batches.get(name) == state.batches[name] for name in block.batches)
-        if not unchanged or not current.transposed.keys().isdisjoint(block.batches):
-            return None
-        return replace(current, column_blocks=(*current.column_blocks, block))
-
-    return commit(storage, state, change)
+def _with_block(state: MatrixState, block: ColumnBlock, current: MatrixState) -> MatrixState | None:
+    """The current state with a block; None if one of its batches was derived or retired since ``state``."""
+    unchanged = all(current.batches.get(name) == state.batches[name] for name in block.batches)
+    if not unchanged or not current.transposed.keys().isdisjoint(block.batches):
+        return None
+    return replace(current, column_blocks=(*current.column_blocks, block))

@@ -22,7 +22,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from zarr_core._util.documents import parse_json
+from pydantic import TypeAdapter
+
 from zarr_core._util.processes import start_ticks
 from zarr_core.matrix.store.metadata import update_object
 from zarr_core.storage import Storage
@@ -32,6 +33,7 @@ LEASES = "leases.json"
 logger = logging.getLogger(__name__)
 
 Holders = dict[str, dict[str, Any]]
+_HOLDERS = TypeAdapter(Holders)
 
 
 class Leases:
@@ -127,7 +129,10 @@ class Leases:
 
     def _change(self, change: Callable[[Holders], None]) -> None:
         def update(data: bytes) -> bytes | None:
-            before = _parse(data)
+            try:
+                before = _HOLDERS.validate_json(data)
+            except ValueError:  # a damaged object holds no lease, because nothing depends on leases
+                before = {}
             after = dict(before)
             change(after)
             return None if after == before else json.dumps(after, indent=1).encode()
@@ -135,22 +140,10 @@ class Leases:
         update_object(self.storage, LEASES, update)
 
 
-def _parse(data: bytes) -> Holders:
-    """Holders by batch. A damaged object has none, because nothing depends on leases."""
-    try:
-        document = parse_json(data)
-    except ValueError:
-        return {}
-    if not isinstance(document, dict):
-        return {}
-    return {name: holder for name, holder in document.items() if isinstance(holder, dict)}
-
-
 def identity() -> dict[str, Any]:
     """Identity of this process, for :func:`has_ended` in another process.
 
-    ``processes`` names the process table that ``pid`` belongs to: containers of one host have tables of their own.
-    ``started`` distinguishes the process from a later one with the same number.
+    ``processes`` names the table that ``pid`` belongs to, ``started`` tells a later process with this number apart.
     """
     pid = os.getpid()
     return {"host": socket.gethostname(), "processes": _process_table(), "pid": pid, "started": start_ticks(pid)}

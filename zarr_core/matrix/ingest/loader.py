@@ -160,7 +160,10 @@ class MatrixLoader:
         done = self._ingest(warehouse, batch_ids)
         if not isinstance(warehouse, Versioned):
             return replace(done, unchecked=tuple(held))
-        changed = [i for i, sources in held.items() if not all(warehouse.is_unchanged(i, source) for source in sources)]
+        changed = []
+        for batch_id, sources in held.items():
+            if not all(warehouse.is_unchanged(batch_id, source) for source in sources):
+                changed.append(batch_id)
         if changed:
             check_unchanged(warehouse, self.matrix, changed)
         return done
@@ -224,8 +227,8 @@ class MatrixLoader:
                 waiting = True
                 time.sleep(min(1.0, self.lease_seconds / 4) * random.uniform(0.5, 1))
         retired = self.matrix.retired
-        left_out: list[str] = []
         gone = retired.sample_ids
+        left_out: list[str] = []
         for batch_id, sample_ids in batches.items():
             left_out += sample_ids if batch_id in retired.batches else among(sample_ids, gone)
         if left_out:
@@ -273,6 +276,7 @@ class MatrixLoader:
             leases.release(mine)
 
     def _append(self, unloaded: Unloaded, batch_id: str, sample_ids: Sequence[str]) -> IngestedBatch | None:
+        """Append a leased batch; None if the lease was lost, and another loader added some of the samples."""
         started = time.monotonic()
         tables, rows, without = {}, {}, {}
         for value, dtype in self.matrix.values.items():
@@ -284,9 +288,15 @@ class MatrixLoader:
         if len(set(rows.values())) > 1:
             text = f"batch {batch_id} returned different numbers of rows: {counted}. It changed meanwhile; load again"
             raise WarehouseError(text)
-        url = self.matrix.url
-        source = unloaded.source(batch_id)
-        if not self._append_once(batch_id, sample_ids, tables, source):
+        url, source = self.matrix.url, unloaded.source(batch_id)
+        name = later_part(batch_id, sample_ids) if batch_id in self.matrix.batches else batch_id
+        try:
+            appended = self.matrix.append(name, sample_ids, tables, source=source)
+        except MatrixError:
+            if set(sample_ids).isdisjoint(self.matrix.refresh().sample_ids):
+                raise
+            appended = False  # samples that are still missing are loaded in the next round
+        if not appended:
             logger.info("%s: samples of batch %s were loaded by another loader in the meantime", url, batch_id)
             return None
         seconds = time.monotonic() - started
@@ -294,15 +304,3 @@ class MatrixLoader:
         text = "%s: batch %s: %d samples, %s rows of %d cells, %.1f s"
         logger.info(text, url, batch_id, len(sample_ids), counted, cells, seconds)
         return IngestedBatch(batch_id, tuple(sample_ids), rows, without, cells, source, seconds)
-
-    def _append_once(
-        self, batch_id: str, sample_ids: Sequence[str], tables: Mapping[str, np.ndarray], source: Mapping[str, str]
-    ) -> bool:
-        """Whether this call added the samples: False if the lease was lost and another loader added some of them."""
-        name = later_part(batch_id, sample_ids) if batch_id in self.matrix.batches else batch_id
-        try:
-            return self.matrix.append(name, sample_ids, tables, source=source)
-        except MatrixError:
-            if set(sample_ids).isdisjoint(self.matrix.refresh().sample_ids):
-                raise
-            return False  # samples that are still missing are loaded in the next round

@@ -1,4 +1,4 @@
-"""Copy a matrix to another feature axis, from its stored rows and without the warehouse.
+"""Write stored rows again: some of a batch's samples, or a whole matrix on another feature axis.
 
 The axis of a matrix is fixed, so the copy is a new matrix at another location. It is committed once, when all of it is
 written: until then its location holds no matrix.
@@ -7,13 +7,17 @@ written: until then its location holds no matrix.
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
+from itertools import chain
 
 import numpy as np
 from tqdm import tqdm
 
 from zarr_core.errors import MatrixError
-from zarr_core.matrix.ingest.rewrite import BatchRewriter
+from zarr_core.matrix.ingest.append import digest_rows, write_shards
+from zarr_core.matrix.read.cells import feature_parts, read_copy
 from zarr_core.matrix.read.fetch import ChunkFetcher
 from zarr_core.matrix.store.axis import FeatureAxis
 from zarr_core.matrix.store.claims import claim_shards
@@ -23,6 +27,8 @@ from zarr_core.matrix.store.metadata import announce
 from zarr_core.matrix.store.state import MatrixBatch, MatrixState
 from zarr_core.storage import Storage
 from zarr_core.versioning.generations import load_same
+
+_BLOCK_BYTES = 64 << 20  # cells of one value that are in memory together, beside the encoded shard that they go to
 
 logger = logging.getLogger(__name__)
 
@@ -34,17 +40,11 @@ def reindex(
     old: FeatureAxis,
     new: FeatureAxis,
     storage: Storage,
-    codec: str | None = None,
-    chunk_features: int | None = None,
-    progress: bool = False,
+    codec: str | None,
+    chunk_features: int | None,
+    progress: bool,
 ) -> MatrixState:
-    """Write a copy of one state of a matrix to another axis and commit it; see ``WideMatrix.reindex``.
-
-    Args:
-        source_storage, fetcher, source, old: the matrix, the state to copy and its axis.
-        new, storage: axis and location of the copy.
-        codec, chunk_features, progress: as for ``WideMatrix.reindex``.
-    """
+    """Write a copy of the ``source`` state to the ``new`` axis and commit it; see ``WideMatrix.reindex``."""
     features = old.shared(new)
     if not len(features[0]):
         raise MatrixError(f"none of the {len(new):,} features is on the axis of the matrix ({len(old):,} features)")
@@ -67,11 +67,11 @@ def reindex(
     # An earlier call for this location may have died, or may be running: each writes to shards of its own.
     purpose = f"copy of matrix {source.matrix_id} to another axis"
     first = claim_shards(storage, state, copy, count * state.shard_rows, purpose, "Choose another location")
-    writer = BatchRewriter(fetcher, source, len(new), features)
     members = {batch_id: batch.sample_ids for batch_id, batch in source.batches.items()}
+    written = rewrite_batches(fetcher, source, storage, state, members, first, features)
     batches: dict[str, MatrixBatch] = {}
     with tqdm(total=len(source.rows), unit="sample", disable=not progress) as bar:
-        for batch_id, batch in writer.write(storage, state, members, first):
+        for batch_id, batch in written:
             batches[batch_id] = batch
             bar.update(len(batch.sample_ids))
     state = replace(state, batches=batches)
@@ -97,3 +97,60 @@ def _empty_copy(source: MatrixState, axis: FeatureAxis, codec: str | None, chunk
     )
     retired = replace(source.retired, next_shard=0)
     return replace(state, shard_rows=min(state.shard_rows, source.shard_rows), retired=retired)
+
+
+def rewrite_batches(
+    fetcher: ChunkFetcher,
+    source: MatrixState,
+    storage: Storage,
+    state: MatrixState,
+    batches: Mapping[str, Sequence[str]],
+    first: int,
+    features: tuple[np.ndarray, np.ndarray] | None = None,
+) -> Iterator[tuple[str, MatrixBatch]]:
+    """Write samples of batches to claimed shards of another state; yields each batch's new entry.
+
+    Memory: an encoded shard twice, and 64 MiB of cells per value. Each row is read twice, for its shard and for the
+    digest by which a later append recognizes the batch.
+
+    Args:
+        fetcher, source: the matrix and the state to read.
+        storage, state: the matrix and the state to write.
+        batches: samples to write, by batch.
+        first: number of the first claimed shard.
+        features: positions of the features that both have, in both; None where the axes are the same.
+    """
+    height = state.shard_rows
+    blocks = partial(_stored_rows, fetcher, source, state.axis.length, features)
+    for batch_id, sample_ids in batches.items():
+        parts = [sample_ids[start : start + height] for start in range(0, len(sample_ids), height)]
+        written = {}
+        for value in source.values:
+            written[value] = write_shards(storage, state, value, first, map(partial(blocks, value), parts))
+        ordered = sorted(sample_ids)
+        rows = {value: chain.from_iterable(blocks(value, ordered)) for value in source.values}
+        digest = digest_rows(ordered, rows)
+        recorded = source.batches[batch_id].source
+        yield batch_id, MatrixBatch(first * height, tuple(sample_ids), digest, written, recorded)
+        first += state.row_copy.shards_of(len(sample_ids))
+
+
+def _stored_rows(
+    fetcher: ChunkFetcher,
+    source: MatrixState,
+    length: int,
+    features: tuple[np.ndarray, np.ndarray] | None,
+    value: str,
+    sample_ids: Sequence[str],
+) -> Iterator[np.ndarray]:
+    """Rows of samples with ``length`` features, as many at a time as fit into a block; for all values equally many."""
+    copy = source.row_copy
+    columns, to = features or (None, None)
+    parts = feature_parts(copy, value, columns, to)
+    itemsize = max(np.dtype(dtype).itemsize for dtype in source.values.values())
+    count = max(1, _BLOCK_BYTES // (itemsize * length))
+    for start in range(0, len(sample_ids), count):
+        members = sample_ids[start : start + count]
+        cells = np.full((len(members), length), np.nan, copy.layouts[value].dtype)
+        read_copy(fetcher, copy, value, members, parts, cells)
+        yield cells

@@ -14,7 +14,7 @@ from itertools import chain
 
 from zarr_core._util.arguments import check_names
 from zarr_core.errors import CorruptChunkError, StoreError, UnknownFieldError
-from zarr_core.matrix.ingest.rewrite import BatchRewriter
+from zarr_core.matrix.ingest.reindex import rewrite_batches
 from zarr_core.matrix.read.fetch import ChunkFetcher
 from zarr_core.matrix.store.batch_names import among, home_of, outside
 from zarr_core.matrix.store.claims import claim_shards
@@ -114,14 +114,14 @@ def retire(
             break
         # Another call has changed the metadata, or the batches or samples to retire.
         state = load_same(storage, HEAD, state)
-    underived = among(outside(state.transposed, committed.transposed), committed.batches)
+    underived = outside(among(state.batches, state.transposed), committed.transposed)
     return committed, Retirement(
-        committed.generation,
-        tuple(outside(gone, rewritten)),
-        {batch_id: tuple(samples) for batch_id, samples in gone.items()},
-        unloaded,
-        tuple(among(state.batches, underived)),
-        readable_in(storage, committed),
+        generation=committed.generation,
+        batches=tuple(outside(gone, rewritten)),
+        samples={batch_id: tuple(samples) for batch_id, samples in gone.items()},
+        unloaded=unloaded,
+        underived=tuple(among(underived, committed.batches)),
+        readable=readable_in(storage, committed),
     )
 
 
@@ -132,8 +132,7 @@ def _rewrite_staying(
     copy = state.row_copy
     staying = {}
     for batch_id, samples in gone.items():
-        left = outside(state.batches[batch_id].sample_ids, set(samples))
-        if left:
+        if left := outside(state.batches[batch_id].sample_ids, set(samples)):
             staying[batch_id] = left
     if not staying:
         return {}
@@ -142,7 +141,7 @@ def _rewrite_staying(
     purpose = f"batches without retired samples: {', '.join(staying)}"
     first = claim_shards(storage, state, copy, rows, purpose, way_out)
     announce(storage, copy, first * state.shard_rows + rows)
-    return dict(BatchRewriter(fetcher, state, state.axis.length).write(storage, state, staying, first))
+    return dict(rewrite_batches(fetcher, state, storage, state, staying, first))
 
 
 def _without(
@@ -208,12 +207,13 @@ def readable_in(storage: Storage, state: MatrixState) -> dict[int, tuple[str, ..
                 raise
             continue  # collected meanwhile
         table = earlier.metadata.get("samples")
-        if table is not None and table.path not in describing:
+        path = "" if table is None else table.path
+        if path not in describing:
             try:
-                describing[table.path] = bool(described(storage, earlier, retired))
+                describing[path] = bool(described(storage, earlier, retired))
             except CorruptChunkError:  # unreadable: assume that it holds them
-                describing[table.path] = True
-        if not retired.isdisjoint(earlier.rows) or (table is not None and describing[table.path]):
+                describing[path] = True
+        if describing[path] or not retired.isdisjoint(earlier.rows):
             found[number] = tuple(sorted(tag for tag, named in state.retention.tags.items() if named == number))
     return found
 

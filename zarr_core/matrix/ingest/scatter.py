@@ -120,30 +120,26 @@ def _value_bits(rows: pa.RecordBatch, block: WideBlock, no_value: np.unsignedint
     if not (whole or pa.types.is_floating(column.type)):
         raise BatchError(f"batch {block.batch_id}: {block.value} is of type {column.type}, not a number")
     values = column.to_numpy(zero_copy_only=False)  # nulls become NaN
+    with np.errstate(over="ignore"):
+        stored = values.astype(block.dtype, copy=False)
     if whole:
         exact = 2 ** (np.finfo(block.dtype).nmant + 1)  # the dtype represents all integers up to this one
         unfit = np.abs(values.astype(np.float64)) > exact
-        if unfit.any():
-            _raise_misfit(rows, int(np.argmax(unfit)), block)
-    if values.dtype != block.dtype:
-        with np.errstate(over="ignore"):
-            stored = values.astype(block.dtype)
+    elif stored is values:
+        unfit = np.zeros(1, bool)
+    else:
         unfit = np.isinf(stored) & ~np.isinf(values)
-        if unfit.any():
-            _raise_misfit(rows, int(np.argmax(unfit)), block)
-        values = stored
-    missing = np.isnan(values)
+    if unfit.any():
+        number = int(np.argmax(unfit))
+        value = rows.column("value")[number].as_py()
+        raise BatchError(f"{_name_of(rows, number, block)}: {block.dtype} cannot hold its value {value}")
+    missing = np.isnan(stored)
     n_missing = int(np.count_nonzero(missing))
-    return np.where(missing, no_value, _bits(values)) if n_missing else _bits(values), n_missing
+    return np.where(missing, no_value, _bits(stored)) if n_missing else _bits(stored), n_missing
 
 
 def _bits(values: np.ndarray) -> np.ndarray:
     return values.view(f"u{values.itemsize}")
-
-
-def _raise_misfit(rows: pa.RecordBatch, number: int, block: WideBlock) -> NoReturn:
-    value = rows.column("value")[number].as_py()
-    raise BatchError(f"{_name_of(rows, number, block)}: {block.dtype} cannot hold its value {value}")
 
 
 def _raise_unknown(rows: pa.RecordBatch, block: WideBlock) -> NoReturn:

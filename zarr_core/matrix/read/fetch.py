@@ -77,11 +77,6 @@ class ReadCost:
     requests: int = 0
     bytes: int = 0
 
-    def add(self, requests: int, n_bytes: int) -> None:
-        """Add requests and bytes."""
-        self.requests += requests
-        self.bytes += n_bytes
-
     @property
     def weight(self) -> int:
         """Single number for comparing costs, in bytes."""
@@ -154,14 +149,12 @@ class ChunkFetcher:
                 out[chunk.to] = scratch[chunk.inside]
 
         for batch in _batches(chunks, shards, out):
-            left = batch
-            if self._files is not None and layout.flat.is_straight:
-                left = []
-                for chunk, request in batch:
-                    if self._read_directly(request, _destination(chunk, layout, out)):
-                        verified(chunk)
-                    else:
-                        left.append((chunk, request))
+            left = []
+            for chunk, request in batch:
+                if layout.flat.is_straight and self._read_directly(request, _destination(chunk, layout, out)):
+                    verified(chunk)
+                else:
+                    left.append((chunk, request))
             self._fetch(left, place)
         return ReadCost(self._counter.requests - requests, self._counter.bytes - n_bytes)
 

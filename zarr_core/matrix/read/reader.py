@@ -7,6 +7,7 @@ import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,9 +15,8 @@ import numpy as np
 from zarr_core._util import reused_memory
 from zarr_core.errors import CorruptChunkError, MatrixError, StoreError, UnknownFieldError
 from zarr_core.matrix.read import lazy
-from zarr_core.matrix.read.cells import read_cells
+from zarr_core.matrix.read.cells import copy_rows, read_cells
 from zarr_core.matrix.read.fetch import ChunkFetcher
-from zarr_core.matrix.read.mapped import copy_rows
 from zarr_core.matrix.read.selection import Duplicates, FeatureSelection, Unknown, select_names, select_regions
 from zarr_core.matrix.store import sample_table
 from zarr_core.matrix.store.axis import FeatureAxis, load_axis
@@ -56,8 +56,9 @@ class MatrixReader:
         self._storage, self._state, self._pinned = storage, state, pinned
         self._cache, self._objects_factory = cache, objects_factory
         self._axis: FeatureAxis | None = None
-        # The samples that were read last, and their numbers: reads of columns nearly always name the same ones.
-        self._last: tuple[MatrixState, list[str], np.ndarray] = state, [], np.empty(0, np.int64)
+        # The samples that were read last, and where they lie: reads of columns nearly always name the same ones.
+        nowhere = np.empty(0, np.int64)
+        self._last: tuple[MatrixState, list[str], tuple[np.ndarray, np.ndarray]] = state, [], (nowhere, nowhere)
         self._kept_fetcher: ChunkFetcher | None = None
         self._forks = -1
         self._replaced = ReplacementCheck(storage, HEAD)
@@ -189,7 +190,7 @@ class MatrixReader:
             return out
         columns = None
         if feature_ids is not None:
-            self._numbers(state, sample_ids)
+            self._positions(state, sample_ids)
             columns = self.feature_ids.positions(feature_ids)
         shape = len(sample_ids), state.axis.length if columns is None else len(columns)
         if out is not None:
@@ -200,42 +201,39 @@ class MatrixReader:
             except (MemoryError, ValueError) as error:  # ValueError: more than can be addressed
                 size = f"{shape[0]:,} samples x {shape[1]:,} features"
                 raise StoreError(f"{self.url}: {size} do not fit in memory; read fewer at a time") from error
-        if out.size:
-            self._read_into(out, state, sample_ids, columns, value)
+        if not out.size:
+            return out
+        fetcher = self._fetcher
+        try:
+            if not copy_rows(fetcher, state.row_copy, value, sample_ids, columns, out):
+                read_cells(fetcher, state, value, sample_ids, self._positions(state, sample_ids), columns, out)
+            self._replaced.check(state, fetcher.objects)
+        except CorruptChunkError as error:
+            check_kept(self._storage, HEAD, state, error)
+            raise
         return out
 
-    def _numbers(self, state: MatrixState, sample_ids: Sequence[str]) -> np.ndarray:
-        """(samples,) int64 number of each sample in a generation; raises UnknownFieldError."""
-        of_state, asked, numbers = self._last
+    def _positions(self, state: MatrixState, sample_ids: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        """(samples,) int64 each: where samples lie in the row-major and the column-major copy, -1 where not.
+
+        Raises:
+            UnknownFieldError: the generation has no such sample.
+        """
+        of_state, asked, positions = self._last
         if of_state is state and type(sample_ids) is list and sample_ids == asked:
-            return numbers
+            return positions
         asked = list(sample_ids)
         try:
-            numbers = np.fromiter(map(state.numbers.__getitem__, asked), np.int64, len(asked))
+            in_rows = np.fromiter(map(state.rows.__getitem__, asked), np.int64, len(asked))
         except KeyError as error:
             (sample_id,) = error.args
             reason = "; it was retired" if sample_id in state.retired.sample_ids else ""
             message = f"{self.url}, generation {state.generation}: no sample {sample_id!r}{reason}"
             raise UnknownFieldError(message) from None
-        self._last = state, asked, numbers
-        return numbers
-
-    def _read_into(
-        self,
-        out: np.ndarray,
-        state: MatrixState,
-        sample_ids: Sequence[str],
-        columns: np.ndarray | None,
-        value: str,
-    ) -> None:
-        fetcher = self._fetcher
-        try:
-            if not copy_rows(fetcher, state.row_copy, value, sample_ids, columns, out):
-                read_cells(fetcher, state, value, self._numbers(state, sample_ids), columns, out)
-            self._replaced.check(state, fetcher.objects)
-        except CorruptChunkError as error:
-            check_kept(self._storage, HEAD, state, error)
-            raise
+        held = state.column_copy.positions
+        in_columns = np.fromiter(map(held.get, asked, repeat(-1)), np.int64, len(asked))
+        self._last = state, asked, (in_rows, in_columns)
+        return in_rows, in_columns
 
     def select(
         self,

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import count
 from operator import attrgetter
 from typing import Annotated, Any, Literal
 
@@ -235,27 +234,6 @@ class MatrixState:
     def transposed(self) -> Mapping[str, ColumnBlock]:
         """Batches that the column-major copy holds, in the order of its blocks."""
         return {batch_id: block for block in self.column_blocks for batch_id in block.batches}
-
-    @cached_property
-    def sample_ids(self) -> Sequence[str]:
-        """Every sample, in the order of the rows. The number of a sample is its place here."""
-        return list(self.rows)
-
-    @cached_property
-    def numbers(self) -> Mapping[str, int]:
-        """Number by sample."""
-        return dict(zip(self.rows, count(), strict=False))
-
-    @cached_property
-    def row_positions(self) -> np.ndarray:
-        """(samples,) int64 position of each sample in the row-major copy, by its number."""
-        return np.fromiter(self.rows.values(), np.int64, len(self.rows))
-
-    @cached_property
-    def column_positions(self) -> np.ndarray:
-        """(samples,) int64 position of each sample in the column-major copy, by its number; -1 if it is not there."""
-        held = self.column_copy.positions
-        return np.fromiter((held.get(sample_id, -1) for sample_id in self.rows), np.int64, len(self.rows))
 
     @property
     def next_shard(self) -> int:
