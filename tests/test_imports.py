@@ -135,7 +135,7 @@ def test_the_root_of_zarr_core_holds_verbs_only() -> None:
         ("storage.retries", "from zarr_core.points.store.manifest import StoreManifest"),
         ("format.names", "from zarr_core.storage import Storage"),
         ("points.read.reader", "from zarr_core import matrix"),
-        ("warehouses.sql", "def f():\n    import zarr_core.matrix.store.axis"),
+        ("warehouses.join", "def f():\n    import zarr_core.matrix.store.axis"),
         ("loader.ranks", "from zarr_core.convert import convert"),
     ],
 )

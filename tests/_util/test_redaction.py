@@ -35,7 +35,7 @@ from zarr_core.storage.retries import RetryPolicy
 from zarr_core.storage.zarr_stores import make_store
 from zarr_core.versioning.generations import commit
 from zarr_core.warehouses import AthenaWarehouse, DuckDBWarehouse, IcebergWarehouse, Warehouse
-from zarr_core.warehouses.files import ListedFile
+from zarr_core.warehouses.duckdb import ListedFile
 
 SECRET = "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLE"
 

@@ -23,9 +23,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from zarr_core._util.redaction import redact, refuse_credentials
 from zarr_core._util.units import format_size
 from zarr_core.errors import WarehouseError
-from zarr_core.warehouses.join import axis_table
+from zarr_core.warehouses.join import axis_table, distinct_query, identifier, in_list, literal, positions_query
 from zarr_core.warehouses.protocol import Cost, LongColumns, Unloaded, Warehouse
-from zarr_core.warehouses.sql import distinct_query, identifier, in_list, literal, positions_query
 
 if TYPE_CHECKING:
     import pyarrow as pa

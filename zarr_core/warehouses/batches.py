@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from urllib.parse import unquote
 
 from zarr_core._util.digests import short_digest
-from zarr_core.warehouses.duckdb import DuckDBWarehouse, batch_folder
-from zarr_core.warehouses.files import list_files
+from zarr_core.warehouses.duckdb import DuckDBWarehouse, batch_folder, list_files
 from zarr_core.warehouses.protocol import Warehouse
 
 
@@ -16,7 +15,6 @@ class WarehouseBatch:
     """A batch and a fingerprint of its content.
 
     Attributes:
-        batch_id: id of the batch.
         fingerprint: digest that changes with the content described by ``of``.
         of: source of the fingerprint: "files" (names, sizes and versions of the files) or "samples" (ids).
         n_bytes: size of the batch's files in bytes; 0 if unknown.

@@ -5,11 +5,14 @@ from __future__ import annotations
 import glob
 import hashlib
 import json
+import os
 import re
+import stat
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import PurePath
+from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import unquote
 
 from fsspec.core import url_to_fs
@@ -17,14 +20,20 @@ from fsspec.core import url_to_fs
 from zarr_core._util.redaction import redact
 from zarr_core.errors import WarehouseError
 from zarr_core.storage import absolute, is_local
-from zarr_core.warehouses.files import ListedFile, check_unchanged, list_files
-from zarr_core.warehouses.join import PositionJoin, duckdb_connection
+from zarr_core.warehouses.join import PositionJoin, distinct_query, duckdb_connection, literal
 from zarr_core.warehouses.protocol import LongColumns, Unloaded, Warehouse
-from zarr_core.warehouses.sql import distinct_query, literal
 
 if TYPE_CHECKING:
     import duckdb
     import pyarrow as pa
+
+
+class ListedFile(NamedTuple):
+    """A file: its path or full URL, its bytes, and its etag or time of the last modification; "" if not known."""
+
+    name: str
+    size: int
+    version: str
 
 
 class DuckDBWarehouse(Warehouse):
@@ -126,7 +135,7 @@ class _JoinedFiles(Unloaded):
         self.warehouse.make_view(self.join.connection, self.files, [batch_id])
         yield from self.join.rows(batch_id, value)
         for file in self.warehouse.files_of(self.files, [batch_id]):
-            check_unchanged(file)
+            _check_listed(file)
 
     def source(self, batch_id: str) -> dict[str, str]:
         """The files that may hold the batch, by a digest of their names, sizes and versions (times or etags)."""
@@ -142,3 +151,58 @@ def _digest(files: Sequence[ListedFile]) -> str:
 def batch_folder(column: str) -> re.Pattern[str]:
     """Pattern of the folder that names a file's batch; group 1 is the percent-encoded batch id."""
     return re.compile(rf"(?:^|/){re.escape(column)}=([^/]+)/")
+
+
+def _check_listed(file: ListedFile) -> None:
+    """Raise WarehouseError if a file is not the one that was listed; call it after its rows were read."""
+    found = list_files(glob.escape(file.name))
+    if found != [file]:
+        what = "was replaced" if found else "was removed"
+        raise WarehouseError(f"{redact(file.name)} {what} while its rows were read; load the batch again")
+
+
+def list_files(pattern: str) -> list[ListedFile]:
+    """Files by name, sorted. Links on a disk are followed: to files, and to folders.
+
+    Raises:
+        WarehouseError: a link has no target, or a folder on the way cannot be read.
+    """
+    if is_local(pattern):
+        return _local_files(str(url_to_fs(pattern)[1]))
+    fs, path = url_to_fs(pattern)
+    fs.invalidate_cache()
+    found = fs.glob(path, detail=True)
+    listed = []
+    for name, info in found.items():
+        version = info.get("ETag") or info.get("etag") or info.get("mtime") or info.get("LastModified") or ""
+        listed.append(ListedFile(fs.unstrip_protocol(name), int(info["size"]), str(version)))
+    return listed
+
+
+def _local_files(pattern: str) -> list[ListedFile]:
+    # fsspec's glob does not enter folders that are links. Python's does, but skips what it cannot enter.
+    for parent in PurePath(pattern).parents:
+        if glob.has_magic(str(parent)):
+            for path in glob.iglob(str(parent), recursive=True, include_hidden=True):
+                _check_folder(path)
+    found = []
+    for path in sorted(glob.glob(pattern, recursive=True, include_hidden=True)):
+        try:
+            info = os.stat(path)
+        except OSError as error:
+            if not os.path.lexists(path):
+                continue
+            raise WarehouseError(f"{path} matches {pattern}, but cannot be read: {error.strerror}") from error
+        found.append(ListedFile(path, info.st_size, str(info.st_mtime)))
+    return found
+
+
+def _check_folder(path: str) -> None:
+    """Raise WarehouseError for a link without a target, or a folder that cannot be listed."""
+    try:
+        if stat.S_ISDIR(os.stat(path).st_mode):
+            os.scandir(path).close()
+    except OSError as error:
+        if not os.path.lexists(path):
+            return  # it was removed just now
+        raise WarehouseError(f"{path} cannot be read, so its files would be missing: {error.strerror}") from error

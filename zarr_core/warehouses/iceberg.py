@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -14,9 +14,8 @@ from uuid import UUID
 from zarr_core._util.redaction import secrets_of
 from zarr_core.errors import WarehouseError
 from zarr_core.storage import absolute
-from zarr_core.warehouses.join import PositionJoin, duckdb_connection
+from zarr_core.warehouses.join import PositionJoin, distinct_query, duckdb_connection, value_column
 from zarr_core.warehouses.protocol import LongColumns, Unloaded, Warehouse
-from zarr_core.warehouses.sql import distinct_query, value_column
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -82,10 +81,8 @@ class IcebergWarehouse(Warehouse):
         if partitions is None:
             return super().batch_ids()
         doubtful = [name for name, has_rows in partitions.items() if not has_rows]
-        found = partitions.keys() - set(doubtful)
-        if doubtful:
-            found.update(name for (name,) in self._complete([self.columns.batch], doubtful))
-        return sorted(found)
+        held = [name for (name,) in self._complete([self.columns.batch], doubtful)] if doubtful else []
+        return sorted({*partitions}.difference(doubtful).union(held))
 
     @contextmanager
     def unload(
@@ -191,7 +188,11 @@ class IcebergWarehouse(Warehouse):
         """Raises errors of pyiceberg and its clients as WarehouseError, without secret catalogue properties."""
         from pyiceberg import exceptions
 
-        kinds = ValueError, ModuleNotFoundError, OSError, *_of_sql_catalogues()
+        kinds: list[type[Exception]] = [ValueError, ModuleNotFoundError, OSError]
+        with suppress(ImportError):  # without catalogues in SQL
+            from sqlalchemy.exc import SQLAlchemyError
+
+            kinds.append(SQLAlchemyError)
         return self._errors_of(exceptions, *kinds, secrets=secrets_of(self.properties))
 
     def _batch_partitions(self) -> dict[str, bool] | None:
@@ -208,12 +209,10 @@ class IcebergWarehouse(Warehouse):
             return None
         found: dict[str, bool] = {}
         for task in table.scan(snapshot_id=self.snapshot_id).plan_files():
-            fields = table.specs()[task.file.spec_id].fields
             batch_id = None
-            for place, field in enumerate(fields):
+            for place, field in enumerate(table.specs()[task.file.spec_id].fields):
                 if field.source_id == batch.field_id and isinstance(field.transform, IdentityTransform):
                     batch_id = task.file.partition[place]
-                    break
             if batch_id is None:
                 return None
             has_rows = task.file.record_count > 0 and not task.delete_files
@@ -243,11 +242,3 @@ def _schema_of_snapshot(table: Table, snapshot: Snapshot) -> int:
     """Number of the schema with which a snapshot was written; of the latest one if that is not known."""
     number = snapshot.schema_id
     return number if number is not None and number in table.schemas() else table.metadata.current_schema_id
-
-
-def _of_sql_catalogues() -> tuple[type[Exception], ...]:
-    try:
-        from sqlalchemy.exc import SQLAlchemyError
-    except ImportError:
-        return ()
-    return (SQLAlchemyError,)

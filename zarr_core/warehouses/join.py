@@ -1,9 +1,12 @@
-"""Join of long rows with the positions of their samples and features, in an embedded DuckDB."""
+"""Join of long rows with the positions of their samples and features: its SQL, and an embedded DuckDB for it.
+
+The SQL is in the dialect that DuckDB and Athena share.
+"""
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
@@ -13,7 +16,6 @@ import numpy as np
 from zarr_core._util.redaction import printable_cause, redact
 from zarr_core.errors import WarehouseError
 from zarr_core.warehouses.protocol import LongColumns
-from zarr_core.warehouses.sql import literal, positions_query, value_column
 
 if TYPE_CHECKING:
     import duckdb
@@ -24,6 +26,63 @@ _JOINED_FEATURES = 1 << 22
 # Each thread of DuckDB holds a row group of Parquet, 70 MB if it has a million rows. Fewer threads than these deliver
 # rows faster than one Python thread finds their features.
 _SEARCH_THREADS = 4
+
+
+def identifier(name: str) -> str:
+    """A quoted column or table name; raises WarehouseError if it cannot be quoted."""
+    if not name or "\0" in name:
+        raise WarehouseError(f"{name!r} cannot be the name of a column or table")
+    return '"' + name.replace('"', '""') + '"'
+
+
+def literal(text: str) -> str:
+    """A quoted string; raises WarehouseError for a zero character."""
+    if "\0" in text:
+        raise WarehouseError(f"{text!r} cannot be used in a query: it contains a zero character")
+    return "'" + text.replace("'", "''") + "'"
+
+
+def in_list(texts: Iterable[str]) -> str:
+    """SQL list of string literals, for use after IN."""
+    return "(" + ", ".join(map(literal, texts)) + ")"
+
+
+def text_of(column: str) -> str:
+    """A column cast to text. Ids are compared as text, whatever type the table stores."""
+    return f"CAST({identifier(column)} AS VARCHAR)"
+
+
+def value_column(columns: LongColumns, value: str) -> str:
+    """Name of the column that holds a value; raises WarehouseError if there is none."""
+    if value not in columns.values:
+        raise WarehouseError(f"no column for the value {value!r}; configured values: {', '.join(columns.values)}")
+    return columns.values[value]
+
+
+def positions_query(source: str, columns: LongColumns, value: str, *, wanted: str, axis: str, last: str = "") -> str:
+    """Query for rows with the positions of their sample and feature, in the columns of ``protocol.Unloaded``.
+
+    ``wanted`` is a relation (batch_id, sample_id, sample, ...) of the requested samples, whose column ``last`` is
+    appended to the result's; ``axis`` is a relation (feature_id, position).
+    """
+    return f"""
+        SELECT wanted.sample AS sample, axis.position AS feature, long.value AS value,
+               CASE WHEN axis.position IS NULL THEN coalesce(long.feature_id, 'null') END AS outside
+               {f", wanted.{last} AS {last}" if last else ""}
+        FROM (
+            SELECT {text_of(columns.batch)} AS batch_id, {text_of(columns.sample)} AS sample_id,
+                   {text_of(columns.feature)} AS feature_id, {identifier(value_column(columns, value))} AS value
+            FROM {source}
+        ) AS long
+        JOIN {wanted} AS wanted ON long.batch_id = wanted.batch_id AND long.sample_id = wanted.sample_id
+        LEFT JOIN {axis} AS axis ON long.feature_id = axis.feature_id"""
+
+
+def distinct_query(source: str, names: Sequence[str], among: Sequence[str] | None = None) -> str:
+    """Query for distinct rows of columns as text, restricted to rows whose first column is in ``among``."""
+    where = "" if among is None else f" WHERE {text_of(names[0])} IN {in_list(among)}"
+    columns = ", ".join(f"{text_of(name)} AS {identifier(f'c{number}')}" for number, name in enumerate(names))
+    return f"SELECT DISTINCT {columns} FROM {source}{where}"
 
 
 @contextmanager
@@ -64,11 +123,8 @@ class PositionJoin:
     sample lie in the order of the axis.
 
     Args:
-        connection: receives the tables; used by this object alone.
-        columns: column names of the long rows, which the connection knows as the relation ``long``.
-        batches: sample ids by batch id.
-        values: names of the values to read.
-        feature_ids: feature ids in the order of their positions.
+        connection: knows the long rows as the relation ``long``; used by this object alone.
+        columns, batches, values, feature_ids: as for :meth:`Warehouse.unload`.
 
     Raises:
         WarehouseError: the columns have no such value.
