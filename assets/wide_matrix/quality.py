@@ -12,6 +12,7 @@ from zarr_core.platform.resources.warehouses import WarehouseAccess
 from zarr_core.platform.sensors.operating import if_red
 
 from zarr_core.matrix.quality.measure import missing_share
+from zarr_core.matrix.quality.report import quality_report as make_report
 
 _PICTURED_BATCHES = 6
 
@@ -27,9 +28,6 @@ def quality_report_asset(declared: MatrixDeclaration) -> dg.AssetsDefinition:
         """Missing values, distributions and coverage of every batch, and samples that stand out, as a page to look at
         and as JSON. Only new batches are read.
         """
-        # Imports matplotlib, which a code server that only lists assets does not need.
-        from zarr_core.matrix.quality.report import quality_report as make_report
-
         report = make_report(warehouses.matrix(declared.matrix), declared.report, value=next(iter(declared.values)))
         return dg.MaterializeResult(metadata=_metadata(Path(declared.report), report))
 

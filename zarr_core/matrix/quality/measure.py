@@ -1,4 +1,4 @@
-"""Measure the quality of a wide matrix: missing cells, distributions of values, samples that stand out.
+"""Report the quality of a wide matrix: missing cells, distributions of values, samples that stand out.
 
 Figures are kept per batch, with the digest of its samples and values. A later report measures only batches with another
 digest: new ones, those that lost samples, and those that were retired and loaded again.
@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from zarr_core.errors import UnknownFieldError
 from zarr_core.matrix.wide import WideMatrix
 
 Report = dict[str, Any]
@@ -38,21 +37,16 @@ _LEAST_DISTANCE = 0.01
 
 def measure_quality(
     matrix: WideMatrix,
-    *,
     value: str = "beta",
     coverage: str | None = "coverage",
-    known: Mapping[str, Any] | None = None,
+    known: Report | None = None,
     progress: bool = False,
 ) -> Report:
-    """Measure every batch and find the samples that stand out in it.
+    """Measure every batch and find the samples that stand out in it, as for ``quality_report``.
 
-    Args:
-        matrix: the matrix, at its generation.
-        value, coverage, progress: as for ``quality_report``.
-        known: an earlier report on the same matrix; those of its batches that have the same digest are not read again.
+    Batches that have the same digest in ``known``, an earlier report on the same matrix, are not read again.
     """
-    if value not in matrix.values:
-        raise UnknownFieldError(f"{matrix.url} has no value table {value!r}; it has {', '.join(matrix.values)}")
+    matrix.table_name(value)
     coverage = coverage if coverage in matrix.values else None
     about = {
         "version": _VERSION,
@@ -116,6 +110,7 @@ def measure_batch(matrix: WideMatrix, sample_ids: Sequence[str], value: str, cov
         above += int(np.count_nonzero(values > 1))
         samples[sample_id] = {"values": len(values), **_summary(values)}
     measured = int(np.count_nonzero(observed))
+    everywhere = int(np.count_nonzero(observed == len(sample_ids)))
     for sample, distance in zip(samples.values(), _distances(profile), strict=True):
         # Relative to the features that the batch measures at all.
         sample["missing"] = round(1 - sample["values"] / measured, 6) if measured else 1.0
@@ -128,8 +123,8 @@ def measure_batch(matrix: WideMatrix, sample_ids: Sequence[str], value: str, cov
         "cells": cells,
         "missing": cells - int(observed.sum()),
         "features": {
-            "in every sample": int(np.count_nonzero(observed == len(sample_ids))),
-            "in some samples": int(np.count_nonzero((observed > 0) & (observed < len(sample_ids)))),
+            "in every sample": everywhere,
+            "in some samples": measured - everywhere,
             "in no sample": n_features - measured,
         },
         "missing_along_axis": missing_along_axis,
@@ -199,6 +194,7 @@ def _coverage(matrix: WideMatrix, coverage: str, samples: Mapping[str, dict[str,
     for _, sample_id, row in _rows(matrix, list(samples), coverage):
         there = row[~np.isnan(row)]
         histogram += np.histogram(there, (*COVERAGE_EDGES, np.inf))[0]
-        total, cells = total + float(there.sum(dtype=np.float64)), cells + len(there)
+        total += float(there.sum(dtype=np.float64))
+        cells += len(there)
         samples[sample_id]["coverage"] = round(float(there.mean(dtype=np.float64)), 3) if len(there) else None
     return {"cells": cells, "mean": round(total / cells, 3), "histogram": histogram.tolist()} if cells else None

@@ -27,11 +27,7 @@ _COLUMNS = 4
 
 
 def render_page(report: Report) -> str:
-    """The report as one HTML document.
-
-    Args:
-        report: the content of ``quality.json``.
-    """
+    """The report, the content of ``quality.json``, as one HTML document."""
     batches = report["batches"]
     without_coverage = [name for name, batch in batches.items() if not batch["coverage"]]
     has_coverage = report["coverage"] is not None and len(without_coverage) < len(batches)
@@ -68,18 +64,18 @@ def verdict(report: Report) -> str:
 
 def _cards(report: Report) -> list[tuple[str, str]]:
     """The large numbers, each with its caption."""
-    values = beyond = covered = cells = 0
+    beyond = covered = cells = 0
     reads = 0.0
-    missing = []
+    samples: list[dict[str, Any]] = []
     for batch in report["batches"].values():
         beyond += batch["below"] + batch["above"]
-        for sample in batch["samples"].values():
-            values += sample["values"]
-            missing.append(sample["missing"])
+        samples += batch["samples"].values()
         if batch["coverage"]:
             covered += 1
             cells += batch["coverage"]["cells"]
             reads += batch["coverage"]["mean"] * batch["coverage"]["cells"]
+    values = sum(sample["values"] for sample in samples)
+    missing = [sample["missing"] for sample in samples]
     cards = [
         (f"{values:,}", f"values of {report['value']}, {1 - missing_share(report):.1%} of the cells"),
         (f"{fmean(missing):.2%}", "of the features that its batch measures are missing in the mean sample"),
@@ -109,13 +105,11 @@ def _sample_rows(report: Report) -> list[list[str]]:
     for batch_id, batch in reversed(report["batches"].items()):
         for sample_id, sample in batch["samples"].items():
             row = [sample_id, batch_id, f"{sample['missing']:.2%}"]
-            row += map(_number, map(sample.get, _SAMPLE_NUMBERS))
+            for name in _SAMPLE_NUMBERS:
+                number = sample.get(name)
+                row.append("–" if number is None else f"{number:.4g}")
             rows.append(row)
     return rows
-
-
-def _number(value: float | None) -> str:
-    return "–" if value is None else f"{value:.4g}"
 
 
 def shown(report: Mapping[str, Any]) -> dict[str, Any]:
@@ -125,9 +119,7 @@ def shown(report: Mapping[str, Any]) -> dict[str, Any]:
 
 def distributions(report: Mapping[str, Any]) -> Figure:
     """Histogram of each batch, in front of the histogram of all batches."""
-    everything = np.zeros(HISTOGRAM_BINS)
-    for batch in report["batches"].values():
-        everything += batch["histogram"]
+    everything = np.sum([batch["histogram"] for batch in report["batches"].values()], axis=0)
     edges = np.linspace(0, 1, HISTOGRAM_BINS + 1)
 
     def draw(axes: Axes, batch_id: str, batch: Mapping[str, Any]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 from zarr_core.matrix.quality.measure import Report, measure_quality
 from zarr_core.matrix.wide import WideMatrix
@@ -39,15 +38,14 @@ def quality_report(
     with report_imports():
         from zarr_core.matrix.quality.page import render_page
     folder = local_path(output_dir)
-    known = _read_report(folder / "quality.json")
-    report = measure_quality(matrix, value=value, coverage=coverage, known=known, progress=progress)
+    report = measure_quality(matrix, value, coverage, _read_report(folder / "quality.json"), progress)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "quality.html").write_text(render_page(report))
     (folder / "quality.json").write_text(json.dumps(report, indent=1) + "\n")
     return report
 
 
-def _read_report(file: Path) -> dict[str, Any] | None:
+def _read_report(file: Path) -> Report | None:
     """An earlier report; None if there is none that can be read, because it can be measured again."""
     try:
         found = json.loads(file.read_text())
