@@ -18,7 +18,6 @@ from zarr_core._util.units import format_size
 from zarr_core.errors import ZarrCoreError
 from zarr_core.matrix import WideMatrix
 from zarr_core.matrix.ingest.loader import MatrixLoader
-from zarr_core.matrix.ingest.retire import Retirement
 from zarr_core.matrix.store.axis import FeatureAxis
 from zarr_core.matrix.store.axis_file import read_axis_ids, read_feature_ids
 from zarr_core.matrix.store.batch_names import outside
@@ -45,8 +44,6 @@ app.command(
     "zarr_core.exports.__main__:matrix_formats", name="export", help="Write a matrix as NumPy, Parquet or AnnData."
 )
 
-Batches = Annotated[list[str] | None, cli.option("Only these batches.", metavar="ID", several=True)]
-
 
 @app.default
 @cli.command(quiet=False)
@@ -57,13 +54,12 @@ def _command(
     quiet: cli.Quiet = False,
 ) -> cli.Result:
     matrix = WideMatrix.open(store)
-    lines = []
-    derived: list[str] = []
-    if derive_columns:
-        derived = matrix.derive_columns(progress=not quiet)
-        added = f"added to the column-major copy: {', '.join(derived)}"
-        lines.append(added if derived else "the column-major copy is up to date")
-    lines.append(str(matrix))
+    derived = matrix.derive_columns(progress=not quiet) if derive_columns else []
+    lines = [str(matrix)]
+    if derived:
+        lines.insert(0, f"added to the column-major copy: {', '.join(derived)}")
+    elif derive_columns:
+        lines.insert(0, "the column-major copy is up to date")
     sources = matrix.batch_sources
     for batch, ids in matrix.batches.items():
         source = f", from {describe_source(sources[batch])}" if sources[batch] else ""
@@ -128,7 +124,7 @@ def _load(
             "Other names of the table's columns: batch, sample, feature, or a value table.", metavar="NAME=COLUMN"
         ),
     ] = None,
-    batches: Batches = None,
+    batches: Annotated[list[str] | None, cli.option("Only these batches.", metavar="ID", several=True)] = None,
     samples: cli.Samples = None,
     metadata: Annotated[
         str | None, cli.option("Also commit this table about the samples, as matrix metadata does.", metavar="TABLE")
@@ -238,13 +234,8 @@ def _metadata(
 
 def _described(report: MetadataReport, kind: Kind) -> list[str]:
     lines = [f"metadata of {report.rows:,} {kind}: {', '.join(report.columns)}"]
-    for text, names in (
-        (f"rows of {kind} that the matrix does not hold, kept for later", report.unknown),
-        (f"{kind} without metadata", report.missing),
-        ("rows of retired samples, not stored", report.retired),
-    ):
-        if names:
-            lines.append(f"  {text}: {len(names):,}, such as {', '.join(names[:5])}")
+    for misfit in report.misfits(kind):
+        lines.append(f"  {misfit}")
     return lines
 
 
@@ -308,7 +299,14 @@ def _retire(
     done = matrix.retire(samples, batches)
     deleted = matrix.forget_retired() if forget else None
     readable = {} if deleted else done.readable
-    lines = _retired(matrix, done)
+    count = len(done.unloaded) + sum(map(len, done.samples.values()))
+    lines = [f"{matrix.url}: retired {count:,} samples; generation {done.generation} and later do not hold them"]
+    for batch, ids in done.samples.items():
+        lines.append(f"  {batch}: {', '.join(ids)}")
+    if done.unloaded:
+        lines.append(f"  of the metadata alone, not loaded yet: {', '.join(done.unloaded)}")
+    if done.underived:
+        lines.append(f"to be added to the column-major copy again (--derive-columns): {', '.join(done.underived)}")
     if deleted:
         lines.append(f"deleted generations {deleted.expired} and {format_size(deleted.bytes)} that only they named")
     elif readable:
@@ -329,19 +327,6 @@ def _retire(
         "deleted_bytes": deleted.bytes if deleted else 0,
     }
     return cli.Result("\n".join(lines), document)
-
-
-def _retired(matrix: WideMatrix, done: Retirement) -> list[str]:
-    """What was retired, in a few lines."""
-    count = len(done.unloaded) + sum(map(len, done.samples.values()))
-    lines = [f"{matrix.url}: retired {count:,} samples; generation {done.generation} and later do not hold them"]
-    for batch, ids in done.samples.items():
-        lines.append(f"  {batch}: {', '.join(ids)}")
-    if done.unloaded:
-        lines.append(f"  of the metadata alone, not loaded yet: {', '.join(done.unloaded)}")
-    if done.underived:
-        lines.append(f"to be added to the column-major copy again (--derive-columns): {', '.join(done.underived)}")
-    return lines
 
 
 main = cli.program(app, __name__)

@@ -27,6 +27,7 @@ from zarr_core._util.processes import map_in_processes
 from zarr_core._util.units import format_size
 from zarr_core.errors import CorruptChunkError, StoreError, TransferError, UnknownFieldError, ZarrCoreError
 from zarr_core.format.array_metadata import ArrayLayout
+from zarr_core.matrix.store.batch_names import among, outside
 from zarr_core.matrix.store.head import HEAD, named
 from zarr_core.matrix.store.metadata import announce
 from zarr_core.matrix.store.state import Axis, ColumnBlock, MatrixBatch, MatrixState, MetadataTable, Origin, in_order
@@ -181,8 +182,8 @@ class _MatrixCopy:
         if self.target.exists(HEAD.name):
             current = load(self.target, HEAD)
             self._check_target(current)
-            _check_not_collected(self.target.url, current, self.part)
             known.update(named(current))
+            self._check_not_collected(current.retention.tombstones, known)
         self._copy_small()
         tasks = []
         for copy in (self.part.row_copy, self.part.column_copy):
@@ -200,6 +201,17 @@ class _MatrixCopy:
             raise StoreError(
                 f"{url} holds {len(others)} more batches, with the value tables {', '.join(current.values)}; all "
                 "batches of a matrix have the same: request these, or choose another target"
+            )
+
+    def _check_not_collected(self, tombstones: Mapping[str, int], known: Collection[str]) -> None:
+        """Raise StoreError if garbage collection of the copy has tombstoned objects that this commit must name."""
+        pending = sorted(set(named(self.part)).difference(known) & tombstones.keys())
+        if pending:
+            over = time.gmtime(max(tombstones[name] for name in pending) + TOMBSTONE_SECONDS)
+            raise StoreError(
+                f"{self.target.url}: {pending[0]} and {len(pending) - 1} more objects are pending deletion since the "
+                "last garbage collection of this copy. Choose another target, or run "
+                f"`{shell('gc', self.target.url)}` after {time.strftime('%Y-%m-%d %H:%M', over)} UTC, and stage again"
             )
 
     def _copy_small(self) -> None:
@@ -248,10 +260,9 @@ def _with_values(url: str, state: MatrixState, values: Sequence[str] | None) -> 
     """The state with some of its value tables."""
     if values is None:
         return state
-    for value in values:
-        if value not in state.values:
-            raise UnknownFieldError(f"{url} has no value table {value!r}; it has {', '.join(state.values)}")
-    kept = {value: dtype for value, dtype in state.values.items() if value in values}
+    for value in outside(values, state.values):
+        raise UnknownFieldError(f"{url} has no value table {value!r}; it has {', '.join(state.values)}")
+    kept = {value: state.values[value] for value in among(state.values, values)}
 
     def reduced(part: _Part) -> _Part:
         return replace(part, bytes={value: part.bytes[value] for value in kept})
@@ -264,14 +275,12 @@ def _batches_of(url: str, state: MatrixState, sample_ids: Collection[str] | None
     """The batches that hold some samples."""
     if sample_ids is None:
         return list(state.batches)
-    for sample_id in sample_ids:
-        if sample_id not in state.rows:
-            raise UnknownFieldError(f"{url}, generation {state.generation}: no sample {sample_id!r}")
-    wanted = set(sample_ids)
-    chosen = [name for name, batch in state.batches.items() if not wanted.isdisjoint(batch.sample_ids)]
+    for sample_id in outside(sample_ids, state.rows):
+        raise UnknownFieldError(f"{url}, generation {state.generation}: no sample {sample_id!r}")
+    chosen = {state.batch_of[sample_id] for sample_id in sample_ids}
     if not chosen:
         raise ZarrCoreError(f"{url}: no sample is selected")
-    return chosen
+    return among(state.batches, chosen)
 
 
 def _part(state: MatrixState, batches: Collection[str], problems: Collection[str] = ()) -> MatrixState:
@@ -298,37 +307,23 @@ def _failed_batches(state: MatrixState, problems: Mapping[str, str]) -> dict[str
     return failed
 
 
-def _check_not_collected(url: str, current: MatrixState, part: MatrixState) -> None:
-    """Raise StoreError if garbage collection of the copy has tombstoned objects that this commit must name."""
-    tombstones = current.retention.tombstones
-    pending = sorted((set(named(part)) - set(named(current))) & tombstones.keys())
-    if pending:
-        over = time.gmtime(max(tombstones[name] for name in pending) + TOMBSTONE_SECONDS)
-        raise StoreError(
-            f"{url}: {pending[0]} and {len(pending) - 1} more objects are pending deletion since the last garbage "
-            f"collection of this copy. Choose another target, or run `{shell('gc', url)}` after "
-            f"{time.strftime('%Y-%m-%d %H:%M', over)} UTC, and stage again"
-        )
-
-
 def _stage_shard(source: Storage, target: Storage, task: _ShardTask) -> StagedShard:
-    """Copy one shard; damage and missing objects are reported in the result."""
-    try:
-        size = source.size(task.name)
-        found = target.find(task.name)
-        is_there = found is not None and found.size == size
-        if is_there and (task.trusted or is_intact(target, task.name, task.layout, sparse=True)):
-            return StagedShard(task.name, kept=size)
-        shard = StoredShard.open(source, task.name, task.layout, size=size, sparse=True)
-        return StagedShard(task.name, copied=target.write(task.name, shard.pieces()))
-    except FileNotFoundError:
-        return StagedShard(task.name, problem="committed but missing")
+    """Copy one shard; what it raises becomes its result in :func:`_not_staged`."""
+    size = source.size(task.name)
+    found = target.find(task.name)
+    is_there = found is not None and found.size == size
+    if is_there and (task.trusted or is_intact(target, task.name, task.layout, sparse=True)):
+        return StagedShard(task.name, kept=size)
+    shard = StoredShard.open(source, task.name, task.layout, size=size, sparse=True)
+    return StagedShard(task.name, copied=target.write(task.name, shard.pieces()))
 
 
 def _not_staged(task: _ShardTask, error: Exception) -> StagedShard:
     """The result of a shard that raised; raises where no other shard can be copied either."""
     if isinstance(error, OSError) and error.errno in _FATAL:
         raise StoreError(f"the target cannot be written: {error}") from error
+    if isinstance(error, FileNotFoundError):
+        return StagedShard(task.name, problem="committed but missing")
     if isinstance(error, CorruptChunkError | TransferError):
         return StagedShard(task.name, problem=str(error))
     if isinstance(error, ZarrCoreError):

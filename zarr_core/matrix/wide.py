@@ -6,6 +6,7 @@ belong to the matrix; readers trust it alone.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -28,6 +29,8 @@ from zarr_core.storage.byte_ranges import Objects, open_objects
 from zarr_core.storage.disk_cache import DEFAULT_LIMIT, DiskCache
 from zarr_core.versioning.gc import GcReport
 from zarr_core.versioning.generations import load
+
+logger = logging.getLogger(__name__)
 
 
 class WideMatrix(MatrixReader):
@@ -190,7 +193,8 @@ class WideMatrix(MatrixReader):
         given = sample_table.read_table(table, kind, key)
         self.refresh()
         self._state, report = sample_table.set_metadata(self._storage, self._state, kind, given, replace_all=replace)
-        report.warn(self.url, kind)
+        for misfit in report.misfits(kind):
+            logger.warning("%s: %s", self.url, misfit)
         return report
 
     def derive_columns(self, *, progress: bool = False) -> list[str]:

@@ -49,8 +49,8 @@ def types(matrix: WideMatrix) -> dict[str, str]:
 def test_tables_are_joined_in_the_requested_order(matrix: WideMatrix, caplog: pytest.LogCaptureFixture) -> None:
     done = matrix.set_metadata(ages(b_s1=7.0, a_s0=3.5, x=9.0, a_s1=None))
     assert (done.unknown, done.missing, done.retired) == (("x",), ("a_s2", "b_s0"), ())
-    assert "rows of 1 samples that the matrix does not hold are kept for later, such as x" in caplog.text
-    assert "2 samples have no metadata, such as a_s2, b_s0" in caplog.text
+    assert "rows of samples that the matrix does not hold, kept for later: 1, such as x" in caplog.text
+    assert "samples without metadata: 2, such as a_s2, b_s0" in caplog.text
     matrix.append("b@0123456789ab", ["x"], {"beta": block(1, 20)})
     done = matrix.set_metadata(pa.table({"batch_id": ["b", "c"], "array": ["EPIC", "450K"]}), "batches")
     assert (done.unknown, done.missing) == (("c",), ("a",))

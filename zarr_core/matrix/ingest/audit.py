@@ -92,12 +92,7 @@ class BatchAudit:
 
 
 def withdrawn_batches(matrix: WideMatrix, batch_ids: Collection[str]) -> list[str]:
-    """Batches of the matrix that are not among the warehouse's: withdrawn there, but still readable here.
-
-    Args:
-        matrix: the matrix.
-        batch_ids: every batch of the warehouse.
-    """
+    """Batches of the matrix that are not among all of the warehouse's: withdrawn there, but still readable here."""
     return [name for name in matrix.batches if home_of(name, batch_ids) is None]
 
 
@@ -107,9 +102,6 @@ def withdrawn_samples(
     """Those of some samples that the matrix holds in a batch whose batch of the warehouse does not have them.
 
     Args:
-        warehouse: source of the batches.
-        matrix: the matrix.
-        sample_ids: to look for.
         batch_ids: every batch of the warehouse; samples of other batches are left out.
 
     Raises:
@@ -125,12 +117,9 @@ def withdrawn_samples(
 
 
 def audit_batches(warehouse: Warehouse, matrix: WideMatrix, batch_ids: Sequence[str]) -> list[BatchAudit]:
-    """Unload batches and compare them with the matrix. Memory: twice the wide size of one batch and value.
+    """Unload batches and compare them with the matrix. Batches that the warehouse no longer has are skipped.
 
-    Args:
-        warehouse: source of the batches; batches that it no longer has are skipped.
-        matrix: the matrix.
-        batch_ids: ids of batches in the warehouse.
+    Memory: twice the wide size of one batch and value.
 
     Raises:
         WarehouseError: a query fails.

@@ -67,12 +67,13 @@ class Leases:
                 holder = current.get(name)
                 # An own one is from a write whose response was lost.
                 if holder is not None and holder.get("owner") != self._owner:
+                    process = f"process {holder.get('pid')} on {holder.get('host')}"
                     reason = self._takeover_reason(name, holder, now)
                     if reason is None:
-                        self.holders[name] = describe(holder)
+                        self.holders[name] = process
                         continue
                     text = "%s: takes over batch %s from %s, which %s"
-                    logger.warning(text, self.storage.url, name, describe(holder), reason)
+                    logger.warning(text, self.storage.url, name, process, reason)
                 current[name] = self._mark()
                 got.append(name)
 
@@ -159,11 +160,6 @@ def has_ended(holder: Mapping[str, Any]) -> bool:
     except (ProcessLookupError, OverflowError):
         return True
     return started is not None and holder.get("started") not in (None, started)
-
-
-def describe(holder: Mapping[str, Any]) -> str:
-    """The process for a message."""
-    return f"process {holder.get('pid')} on {holder.get('host')}"
 
 
 @cache

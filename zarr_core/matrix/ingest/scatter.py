@@ -21,15 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class WideBlock:
-    """Shape, names and dtype of the wide array for one batch and one value.
-
-    Attributes:
-        batch_id: id of the batch.
-        value: name of the value, as in "beta".
-        sample_ids: sample of each row.
-        feature_ids: feature of each column.
-        dtype: dtype of the cells, a float.
-    """
+    """Names of the rows and columns of the wide array for one batch and one value, and its dtype, a float."""
 
     batch_id: str
     value: str
@@ -61,10 +53,8 @@ class Scattered:
 def scatter(read_rows: Callable[[], Iterable[pa.RecordBatch]], block: WideBlock) -> Scattered:
     """Fill a wide array with the rows of a warehouse. Memory: the array and one record batch.
 
-    Args:
-        read_rows: returns the rows from the start, with the columns of ``Unloaded.rows``. Called a second time only to
-            find a cell that has two rows.
-        block: shape, names and dtype of the array.
+    ``read_rows`` returns the rows from the start, with the columns of ``Unloaded.rows``. It is called again only to
+    find a cell that has two rows.
 
     Raises:
         WarehouseError: a cell has two rows, a sample or feature is unknown, a sample has no rows, or a value does not

@@ -31,8 +31,7 @@ class Part(NamedTuple):
 
     Attributes:
         number: number of the chunk along the axis.
-        inside: indices of the cells in the chunk: an integer, a slice or an array.
-        to: their indices in the output, likewise.
+        inside, to: indices of the cells in the chunk and in the output: an integer, a slice or an array.
         whole: whether they are all cells of the chunk, in order.
     """
 
@@ -43,12 +42,9 @@ class Part(NamedTuple):
 
 
 def feature_parts(copy: Copy, value: str, columns: np.ndarray | None, to: np.ndarray | None = None) -> list[Part]:
-    """The chunks of a copy that hold features.
+    """The chunks of a copy that hold features, by their (features,) indices; None: all of them.
 
-    Args:
-        copy, value: the array.
-        columns: (features,) indices of the features; None: all of them.
-        to: (features,) their columns in the output; by default in the given order.
+    ``to`` are their columns in the output, by default in the given order.
     """
     layout = copy.layouts[value]
     length, width = layout.shape[layout.feature_axis], layout.chunk[layout.feature_axis]
@@ -60,13 +56,7 @@ def feature_parts(copy: Copy, value: str, columns: np.ndarray | None, to: np.nda
 
 
 def parts(positions: np.ndarray, to: np.ndarray, width: int) -> Iterator[Part]:
-    """Positions along an axis by chunk, in ascending order of the chunks.
-
-    Args:
-        positions: (n,) on the axis.
-        to: (n,) their indices in the output.
-        width: cells of a chunk along the axis.
-    """
+    """(n,) positions along an axis by chunk, in the order of the chunks; ``to`` are their places in the output."""
     if width == 1:
         order = np.argsort(positions, kind="stable")
         for position, place in zip(positions[order].tolist(), to[order].tolist(), strict=True):
@@ -122,7 +112,6 @@ def read_cells(
     """Read features of samples, which may repeat.
 
     Args:
-        fetcher, state, value, sample_ids: what to read.
         positions: (samples,) each, where the samples lie in the row-major and the column-major copy; -1: not there.
         columns: (features,) indices of the features; None: all of them.
         out: (samples, features) of the stored dtype.
@@ -177,7 +166,6 @@ def read_copy(
     """Read different samples that one copy holds; what that cost is logged at debug level.
 
     Args:
-        fetcher, copy, value, sample_ids: what to read.
         features: returned by :func:`feature_parts`.
         out: (rows, features) of the stored dtype. Whole chunks are decoded in place if its rows are contiguous.
         to: row of the output for each sample; by default in the given order.

@@ -40,10 +40,8 @@ class WantedChunk(NamedTuple):
     """A chunk to fetch, and where its cells go.
 
     Attributes:
-        shard: full name of its object.
-        number: index in the shard.
-        inside: indices of the wanted cells in the chunk, along each axis.
-        to: indices of their places in the output.
+        shard, number: full name of its object, and index in it.
+        inside, to: indices of the wanted cells in the chunk and in the output, along each axis.
         whole: whether all cells of the chunk are wanted, in order.
         label: what they are, for messages.
     """
@@ -90,8 +88,7 @@ class ChunkFetcher:
     """Fetches chunks of one matrix, for any number of threads. Must not be used in a fork of the process.
 
     Args:
-        objects: objects below the root of the matrix.
-        url: URL of the matrix, for messages.
+        objects, url: objects below the root of the matrix, and its URL for messages.
         cached: wraps objects in a cache.
     """
 
@@ -113,12 +110,10 @@ class ChunkFetcher:
         self._lock = threading.Lock()
 
     def read(self, layout: ChunkLayout, chunks: Sequence[WantedChunk], out: np.ndarray) -> ReadCost:
-        """Fetch chunks and copy their cells to an array, NaN where a chunk is not stored.
+        """Fetch chunks and copy their cells to ``out``, whose axes are those of the layout; NaN where none is stored.
 
         Args:
-            layout: layout of their array.
-            chunks: what to fetch, sorted by shard and number.
-            out: receives the cells; its axes are those of the layout.
+            layout, chunks: of one array, sorted by shard and number.
 
         Returns:
             The cost, including shard indices (and concurrent reads of other threads).
@@ -166,11 +161,11 @@ class ChunkFetcher:
         checksum = np.empty(CHECKSUM_BYTES, np.uint8)
         try:
             done = self._files.read_into(request.key, request.start, (stored, checksum))
-            if done != request.size or not is_intact(stored, checksum):
-                return False
         except OSError:
             return False
-        self._counter.count(request, cells.nbytes + CHECKSUM_BYTES)
+        if done != request.size or not is_intact(stored, checksum):
+            return False
+        self._counter.count(request, done)
         return True
 
     def _fetch(

@@ -26,13 +26,9 @@ _INDEXED_FEATURES = 1 << 22
 
 
 class Cells:
-    """One value table as an array-like of (samples, features), NaN where missing. Nothing is read before it is indexed.
+    """One value table of a state as an array-like of (samples, features), NaN where missing.
 
-    Args:
-        read: as ``WideMatrix.read`` for this value table: takes sample ids, and feature ids or None for all.
-        state: the generation; its samples are the rows, in their order.
-        axis: names of the columns.
-        value: name of the value table.
+    Nothing is read before it is indexed; then by ``read``, which is ``WideMatrix.read``.
     """
 
     ndim = 2

@@ -74,23 +74,18 @@ class FeatureSelection:
 
     def part(self, chosen: np.ndarray) -> FeatureSelection:
         """The features for which ``chosen``, (features,) bool, is true."""
-        if self.starts is None:
-            return FeatureSelection(self.positions[chosen], self.names[chosen], self.columns[chosen])
-        counts = np.diff(self.starts, append=len(self.positions))
-        columns, kept = np.repeat(chosen, counts), counts[chosen]
-        starts = np.cumsum(kept) - kept
-        return FeatureSelection(self.positions[columns], self.names[chosen], self.columns[columns], starts)
+        return self._taken(np.flatnonzero(chosen))
 
     def in_order_of_axis(self) -> FeatureSelection:
         """The features in the order of their first columns."""
-        if self.starts is None:
-            order = columns = np.argsort(self.positions, kind="stable")
-            starts = None
-        else:
-            order = np.argsort(np.minimum.reduceat(self.positions, self.starts), kind="stable")
-            counts = np.diff(self.starts, append=len(self.positions))[order]
-            starts = np.cumsum(counts) - counts
-            columns = np.repeat(self.starts[order] - starts, counts) + np.arange(len(self.positions))
+        firsts = self.positions if self.starts is None else np.minimum.reduceat(self.positions, self.starts)
+        return self._taken(np.argsort(firsts, kind="stable"))
+
+    def _taken(self, order: np.ndarray) -> FeatureSelection:
+        """The features with these numbers, in this order."""
+        starts, columns = None, order
+        if self.starts is not None:
+            starts, columns = _spread(self.starts[order], np.diff(self.starts, append=len(self.positions))[order])
         return FeatureSelection(self.positions[columns], self.names[order], self.columns[columns], starts, self.unknown)
 
     def any(self, cells: np.ndarray) -> np.ndarray:
@@ -162,10 +157,15 @@ def select_names(
     if duplicates != "mean" or (counts == 1).all():
         positions = order[first].astype(np.int64)
         return FeatureSelection(positions, chosen, axis.ids[positions], None, absent)
-    starts = np.cumsum(counts) - counts
-    within = np.arange(counts.sum()) - np.repeat(starts, counts)
-    positions = order[np.repeat(first, counts) + within].astype(np.int64)
+    starts, places = _spread(first, counts)
+    positions = order[places].astype(np.int64)
     return FeatureSelection(positions, chosen, axis.ids[positions], starts, absent)
+
+
+def _spread(first: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Numbers of runs that begin at ``first``, one run after another, and where each run begins among them."""
+    starts = np.cumsum(counts) - counts
+    return starts, np.repeat(first - starts, counts) + np.arange(counts.sum())
 
 
 def _columns_by_stem(axis: FeatureAxis, wanted: FeatureAxis) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -205,15 +205,10 @@ def select_regions(
     if manifest is None:
         if not axis.is_text:
             raise MatrixError("features that are integers have no positions; pass a manifest")
-        hits, found, chromosomes = _search(axis.ids, _loci(axis.ids), parsed)
-        _check_found(regions, parsed, found, chromosomes, "the names of the features")
-        places = np.flatnonzero(hits)
-        names = axis.ids[places]
-        return FeatureSelection(places, names, names)
-    names, chromosomes_of, positions_of = read_manifest(manifest)
-    hits, found, chromosomes = _search(names, iter([_Loci(chromosomes_of, positions_of)]), parsed)
-    _check_found(regions, parsed, found, chromosomes, "the manifest")
-    chosen = names[hits]
+        places = np.flatnonzero(_search(len(axis), _loci(axis.ids), parsed, regions, "the names of the features"))
+        return FeatureSelection(places, axis.ids[places], axis.ids[places])
+    names, *loci = read_manifest(manifest)
+    chosen = names[_search(len(names), iter([(loci[0], loci[1])]), parsed, regions, "the manifest")]
     if stem:
         chosen = np.unique(stems(chosen))
     selection = select_names(axis, chosen, stem=stem, duplicates=duplicates, unknown="skip")
@@ -234,11 +229,8 @@ def stems(names: np.ndarray) -> np.ndarray:
     return found
 
 
-class _Loci(NamedTuple):
-    """Chromosome (bytes) and position (int64) of names; position 0: the name is not a locus."""
-
-    chromosomes: np.ndarray
-    positions: np.ndarray
+#: Chromosome (bytes) and position (int64) of names; position 0: the name is not a locus.
+_Loci = tuple[np.ndarray, np.ndarray]
 
 
 def _loci(names: np.ndarray) -> Iterator[_Loci]:
@@ -248,35 +240,29 @@ def _loci(names: np.ndarray) -> Iterator[_Loci]:
         is_locus = (colons == b":") & np.strings.isdigit(digits) & (np.strings.str_len(digits) < 19)
         positions = np.zeros(len(digits), np.int64)
         positions[is_locus] = digits[is_locus].astype(np.int64)
-        yield _Loci(chromosomes, positions)
+        yield chromosomes, positions
 
 
 def _search(
-    names: np.ndarray, loci: Iterator[_Loci], regions: Sequence[Region]
-) -> tuple[np.ndarray, np.ndarray, set[str]]:
-    """Whether each name is in a region, the number of names in each region, and all chromosomes."""
-    hits = np.zeros(len(names), bool)
-    found = np.zeros(len(regions), np.int64)
+    n_names: int, loci: Iterator[_Loci], parsed: Sequence[Region], regions: Sequence[str], where: str
+) -> np.ndarray:
+    """Whether each name is in a region; raises UnknownFieldError for unknown chromosomes, or if none is."""
+    hits = np.zeros(n_names, bool)
+    found = np.zeros(len(parsed), np.int64)
     chromosomes: set[str] = set()
     start = 0
-    for block in loci:
-        end = start + len(block.positions)
-        kinds, codes = np.unique(block.chromosomes, return_inverse=True)
+    for names_of, positions in loci:
+        end = start + len(positions)
+        kinds, codes = np.unique(names_of, return_inverse=True)
         present = list(map(bytes.decode, kinds))
-        used = np.bincount(codes[block.positions > 0], minlength=len(kinds)) > 0
+        used = np.bincount(codes[positions > 0], minlength=len(kinds)) > 0
         chromosomes.update(compress(present, used))
-        for number, region in enumerate(regions):
+        for number, region in enumerate(parsed):
             same = [n for n, kind in enumerate(present) if _bare(kind) == _bare(region.chromosome)]
-            inside = (block.positions >= region.start) & (block.positions <= region.end) & np.isin(codes, same)
+            inside = (positions >= region.start) & (positions <= region.end) & np.isin(codes, same)
             found[number] += np.count_nonzero(inside)
             hits[start:end] |= inside
         start = end
-    return hits, found, chromosomes
-
-
-def _check_found(
-    regions: Sequence[str], parsed: Sequence[Region], found: np.ndarray, chromosomes: set[str], where: str
-) -> None:
     known = set(map(_bare, chromosomes))
     for text, region in zip(regions, parsed, strict=True):
         if _bare(region.chromosome) not in known:
@@ -287,6 +273,7 @@ def _check_found(
         raise UnknownFieldError(f"no feature is in any of the regions {', '.join(empty[:5]) or '(none was given)'}")
     if empty:
         logger.warning("no feature is in %d of %d regions, such as %s", len(empty), len(regions), ", ".join(empty[:5]))
+    return hits
 
 
 def _bare(chromosome: str) -> str:

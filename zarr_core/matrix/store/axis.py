@@ -184,16 +184,6 @@ class FeatureAxis(Sequence[Any]):
         np.save(file, self.ids, allow_pickle=False)
         return file.getvalue()
 
-    @classmethod
-    def from_npy(cls, data: bytes, sha256: str, where: str) -> FeatureAxis:
-        """Parse the result of :meth:`to_npy`; raises CorruptChunkError if the bytes have another digest."""
-        if hashlib.sha256(data).hexdigest() != sha256:
-            raise CorruptChunkError(f"{where}: the features are not those that the matrix was created with")
-        try:
-            return cls(_parse_npy(data))
-        except Exception as error:  # NumPy passes the header to Python's parsers, which raise many kinds of errors
-            raise CorruptChunkError(f"{where} is not a list of features: {error}") from error
-
     def _places(self, wanted: np.ndarray) -> np.ndarray:
         """Positions of names of the axis, (n,) int64; any position for other names."""
         places = np.minimum(np.searchsorted(self.ids, wanted, sorter=self._order), len(self.ids) - 1)
@@ -215,19 +205,20 @@ def load_axis(storage: Storage, recorded: Axis) -> FeatureAxis:
         data = storage.read(recorded.path)
     except FileNotFoundError as error:
         raise StoreError(f"{where}: the names of the features are missing") from error
-    found = FeatureAxis.from_npy(data, recorded.sha256, where)
+    if hashlib.sha256(data).hexdigest() != recorded.sha256:
+        raise CorruptChunkError(f"{where}: the features are not those that the matrix was created with")
+    try:
+        file = io.BytesIO(data)
+        if (version := np.lib.format.read_magic(file)) != (1, 0):
+            raise ValueError(f"a .npy file of version {version}")
+        shape, _, dtype = np.lib.format.read_array_header_1_0(file)
+        # A read-only array of these bytes; np.load would copy them.
+        found = FeatureAxis(np.frombuffer(data, dtype, math.prod(shape), file.tell()).reshape(shape))
+    except Exception as error:  # NumPy passes the header to Python's parsers, which raise many kinds of errors
+        raise CorruptChunkError(f"{where} is not a list of features: {error}") from error
     if len(found) != recorded.length:
         raise ManifestError(f"{where}: {len(found)} features, but {HEAD_NAME} records {recorded.length}")
     return found
-
-
-def _parse_npy(data: bytes) -> np.ndarray:
-    """The read-only array in a ``.npy`` file of version 1.0; ``np.load`` would copy it."""
-    file = io.BytesIO(data)
-    if (version := np.lib.format.read_magic(file)) != (1, 0):
-        raise ValueError(f"a .npy file of version {version}")
-    shape, _, dtype = np.lib.format.read_array_header_1_0(file)
-    return np.frombuffer(data, dtype, math.prod(shape), file.tell()).reshape(shape)
 
 
 def _as_array(ids: Sequence[str] | Sequence[int] | np.ndarray) -> np.ndarray:
@@ -312,14 +303,10 @@ def from_arrow(names: Any) -> np.ndarray:
         names = names.cast(names.type.value_type)
     if pa.types.is_integer(names.type):
         return _encoded(names.to_numpy())
-    try:
-        text = names.cast(pa.large_string()).cast(pa.large_binary())
-    except pa.ArrowException as error:
-        raise MatrixError(f"names of features must be strings or integers, not {names.type}") from error
-    if not (pa.types.is_string(names.type) or pa.types.is_large_string(names.type) or "view" in str(names.type)):
+    if str(names.type) not in ("string", "large_string", "string_view"):
         raise MatrixError(f"names of features must be strings or integers, not {names.type}")
     parts = []
-    for chunk in text.chunks:
+    for chunk in names.cast(pa.large_string()).cast(pa.large_binary()).chunks:
         _, offsets, data = chunk.buffers()
         ends = np.frombuffer(offsets, np.int64)[chunk.offset : chunk.offset + len(chunk) + 1]
         used = np.frombuffer(data or b"", np.uint8)[ends[0] : ends[-1]]

@@ -73,11 +73,7 @@ def read_feature_ids(url: str) -> np.ndarray:
 
 
 def read_axis_ids(url: str, text: bool) -> np.ndarray:
-    """The names of :func:`read_feature_ids` in the type of an axis: bytes, or int64 if not ``text``.
-
-    Raises:
-        MatrixError: the file cannot be read, or a name is not an integer.
-    """
+    """The names of :func:`read_feature_ids` in the type of an axis: bytes, or int64 if not ``text``."""
     names = read_feature_ids(url)
     try:
         return names.astype("S" if text else np.int64, copy=False)

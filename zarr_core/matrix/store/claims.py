@@ -25,10 +25,8 @@ def claim(storage: Storage, copy: str, start: int, count: int, purpose: str) -> 
     """Take ``count`` consecutive shards permanently, in the arrays of all value tables; returns the first one's number.
 
     Args:
-        storage: root of the matrix.
         copy: "rows" (row-major) or "columns" (column-major).
         start: first candidate: the end of an earlier claim, or 0.
-        count: number of shards.
         purpose: recorded in the claim, to explain unused rows.
     """
     # Storage.create treats an object with equal bytes as its own, so the claims of two writers must differ.
@@ -68,13 +66,9 @@ def claim_shards(storage: Storage, state: MatrixState, copy: Copy, samples: int,
 
 
 def create_shard(storage: Storage, name: str, pieces: Iterable[bytes]) -> int:
-    """Write a shard at a claimed place, never over another one. Memory: a piece on a local disk, elsewhere the shard.
+    """Write a shard at a claimed place; returns its size. Raises StoreError if it exists with other content.
 
-    Returns:
-        Size in bytes.
-
-    Raises:
-        StoreError: the object exists with other content.
+    Memory: a piece on a local disk, elsewhere the shard.
     """
     sizes: list[int] = []
 

@@ -52,10 +52,11 @@ def new_state(
     check_mapping("values", values, "{'beta': 'float32'}", error=MatrixError)
     try:
         check_values(values)
-        if taken := [value for value in values if value in ITEM_NAMES]:
-            raise ValueError(f"value table {taken[0]!r}: items of a dataset have another tensor of this name")
-        if taken := [value for value in values if value in COLUMN_NAMES]:
-            raise ValueError(f"value table {taken[0]!r}: views and exports have another column of this name")
+        for value in values:
+            if value in ITEM_NAMES:
+                raise ValueError(f"value table {value!r}: items of a dataset have another tensor of this name")
+            if value in COLUMN_NAMES:
+                raise ValueError(f"value table {value!r}: views and exports have another column of this name")
         parsed = Codec.parse(codec)
     except (ValueError, ZarrCoreError) as error:
         raise MatrixError(str(error)) from error

@@ -87,9 +87,9 @@ def describe_source(source: Mapping[str, str]) -> str:
 
 
 def _extends(before: MatrixState, after: MatrixState) -> bool:
-    if before.matrix_id != after.matrix_id or after.generation > before.generation:
+    if after.generation > before.generation:
         return before.matrix_id == after.matrix_id
-    return _places(before) == _places(after)
+    return (before.matrix_id, _places(before)) == (after.matrix_id, _places(after))
 
 
 def _places(state: MatrixState) -> dict[str, tuple[int, str]]:

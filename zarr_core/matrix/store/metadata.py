@@ -65,9 +65,7 @@ def announced_rows(layout: ChunkLayout, data: bytes) -> int | None:
 def update_object(storage: Storage, name: str, change: Callable[[bytes], bytes | None]) -> None:
     """Replace the bytes of a small object; repeated on newer bytes if another writer came first.
 
-    Args:
-        storage, name: the object; it need not exist.
-        change: makes the new bytes from the present ones (b"" if there is no object); None leaves the object alone.
+    ``change`` makes the new bytes from the present ones (b"" if there is no object); None leaves the object alone.
 
     Raises:
         CommitConflict: other writers kept coming first.

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import io
-import logging
 import os
 import uuid
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Literal
@@ -31,8 +30,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 Kind = Literal["samples", "batches"]
-
-logger = logging.getLogger(__name__)
 
 #: Column that identifies the rows of each table.
 KEYS: dict[Kind, str] = {"samples": "sample_id", "batches": "batch_id"}
@@ -58,25 +55,21 @@ class MetadataReport:
     missing: tuple[str, ...]
     retired: tuple[str, ...]
 
-    def warn(self, url: str, kind: Kind) -> None:
-        """Log the ids that do not fit the matrix at this URL."""
+    def misfits(self, kind: Kind) -> Iterator[str]:
+        """The ids that do not fit the matrix, in a line each."""
         for text, names in (
-            ("rows of %d %s that the matrix does not hold are kept for later, such as %s", self.unknown),
-            ("%d %s have no metadata, such as %s", self.missing),
-            ("rows of %d retired %s were not stored, such as %s", self.retired),
+            (f"rows of {kind} that the matrix does not hold, kept for later", self.unknown),
+            (f"{kind} without metadata", self.missing),
+            ("rows of retired samples, not stored", self.retired),
         ):
             if names:
-                logger.warning(f"%s: {text}", url, len(names), kind, ", ".join(names[:5]))
+                yield f"{text}: {len(names):,}, such as {', '.join(names[:5])}"
 
 
 def read_table(source: Any, kind: Kind, key: str | None = None) -> pa.Table:
     """A table of metadata with its ids as strings, in its first column, ``sample_id`` or ``batch_id``.
 
-    Args:
-        source, kind, key: as for ``WideMatrix.set_metadata``; any table with the Arrow interface will do.
-
-    Raises:
-        MatrixError: the file cannot be read, an id is missing or repeated, or a column does not hold one value per row.
+    Arguments and errors are those of ``WideMatrix.set_metadata``.
     """
     if kind not in KEYS:
         raise MatrixError(f"kind must be 'samples' or 'batches', not {kind!r:.80}")
@@ -109,7 +102,8 @@ def set_metadata(
     """Commit a table that :func:`read_table` returned, or merge it; see ``WideMatrix.set_metadata``."""
 
     def change(current: MatrixState) -> MatrixState:
-        table = given.filter(_is_in(given[KEYS[kind]], _retired(current, kind), invert=True))
+        retired = current.retired.sample_ids if kind == "samples" else ()
+        table = given.filter(_not_in(given[KEYS[kind]], retired))
         if kind == "samples" and "batch_id" in table.column_names:
             _check_batches(storage.url, current, table)
             table = table.drop_columns(["batch_id"])
@@ -130,13 +124,9 @@ def set_metadata(
     return committed, _report(committed, kind, load_table(storage, committed, kind), given[KEYS[kind]].to_pylist())
 
 
-def _retired(state: MatrixState, kind: Kind) -> set[str]:
-    return state.retired.sample_ids if kind == "samples" else set()
-
-
 def _report(state: MatrixState, kind: Kind, table: pa.Table, given: Sequence[str]) -> MetadataReport:
     """Compare the ids of the table with those of the matrix."""
-    retired = _retired(state, kind)
+    retired = state.retired.sample_ids if kind == "samples" else set()
     rows = set(table[KEYS[kind]].to_pylist())
     missing, described = [], set()
     for name in state.rows if kind == "samples" else state.batches:
@@ -157,21 +147,14 @@ def _report(state: MatrixState, kind: Kind, table: pa.Table, given: Sequence[str
 
 
 def load_table(storage: Storage, state: MatrixState, kind: Kind) -> pa.Table | None:
-    """A table of a generation; None if it has none.
-
-    Raises:
-        MatrixError: pyarrow is not installed.
-        CorruptChunkError: the object is missing or damaged.
-    """
+    """A table of a generation; None if it has none. Raises CorruptChunkError if the object is missing or damaged."""
     record = state.metadata.get(kind)
     if record is None:
         return None
     pa = _pyarrow()
-    import pyarrow.parquet
-
     data = read_table_file(storage, record, kind)
     try:
-        return pyarrow.parquet.read_table(io.BytesIO(data))
+        return pa.parquet.read_table(io.BytesIO(data))
     except pa.ArrowException as error:
         raise CorruptChunkError(f"{storage.url}/{record.path} is not a table: {error}") from error
 
@@ -193,8 +176,6 @@ def join(
 ) -> pa.Table:
     """The metadata of samples; see ``WideMatrix.samples``."""
     pa = _pyarrow()
-    import pyarrow.compute as pc
-
     check_names("columns", columns, error=UnknownFieldError)
     known = joined_columns(state)
     wanted = list(known if columns is None else columns)
@@ -209,19 +190,17 @@ def join(
     batches = [state.batch_of[sample] for sample in ids]
     found = {"sample_id": pa.array(ids, pa.string()), "batch_id": pa.array(batches, pa.string())}
     tables: dict[Kind, Any] = {}
-    places: dict[Kind, Any] = {}
     for kind in {known[name] for name in wanted}:
-        tables[kind] = load_table(storage, state, kind)
-        rows = tables[kind][KEYS[kind]].combine_chunks()
+        table = load_table(storage, state, kind)
+        assert table is not None
         keys: Sequence[str | None] = ids
         if kind == "batches":
-            described = set(rows.to_pylist())
-            home = cache(partial(home_of, batch_ids=described))
+            home = cache(partial(home_of, batch_ids=set(table["batch_id"].to_pylist())))
             keys = list(map(home, batches))
-        places[kind] = pc.index_in(pa.array(keys, pa.string()), rows, skip_nulls=True)
+        rows = table[KEYS[kind]].combine_chunks()
+        tables[kind] = table.take(pa.compute.index_in(pa.array(keys, pa.string()), rows, skip_nulls=True))
     for name in wanted:
-        kind = known[name]
-        found[name] = tables[kind][name].combine_chunks().take(places[kind])
+        found[name] = tables[known[name]][name].combine_chunks()
     return pa.table(found)
 
 
@@ -262,7 +241,7 @@ def without(storage: Storage, state: MatrixState, sample_ids: Collection[str]) -
     table = load_table(storage, state, "samples") if sample_ids else None
     if table is None:
         return state.metadata
-    kept = table.filter(_is_in(table["sample_id"], sample_ids, invert=True))
+    kept = table.filter(_not_in(table["sample_id"], sample_ids))
     if len(kept) == len(table):
         return state.metadata
     return {**state.metadata, "samples": _write(storage, kept, "samples")}
@@ -275,38 +254,35 @@ def _columns_of(state: MatrixState, kind: Kind) -> list[str]:
 
 def _pyarrow() -> Any:
     with extra("exports", "metadata of samples needs pyarrow", MatrixError):
-        import pyarrow
+        import pyarrow.compute
+        import pyarrow.csv
+        import pyarrow.parquet
     return pyarrow
 
 
 def _read_file(url: str, where: str, key: str) -> pa.Table:
     """The table in a file. Empty or "NA" cells are nulls, of text as of numbers; but an id may be "NA"."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-    import pyarrow.csv
-    import pyarrow.parquet
-
+    pa = _pyarrow()
     ending = url.rpartition(".")[2].lower()
     if ending not in ("csv", "tsv", "parquet"):
         raise MatrixError(f"{where}: expected a .csv, .tsv or .parquet file")
     # Ids are text, also where all of them are digits: 007 is not 7.
-    text = pyarrow.csv.ConvertOptions(column_types={key: pa.string(), "batch_id": pa.string()})
+    text = pa.csv.ConvertOptions(column_types={key: pa.string(), "batch_id": pa.string()})
     with opened_file(url, where) as file:
         if ending == "parquet":
-            return pyarrow.parquet.read_table(file)
+            return pa.parquet.read_table(file)
         delimiter = "\t" if ending == "tsv" else ","
-        table = pyarrow.csv.read_csv(file, None, pyarrow.csv.ParseOptions(delimiter=delimiter), text)
+        table = pa.csv.read_csv(file, None, pa.csv.ParseOptions(delimiter=delimiter), text)
     for number, field in enumerate(table.schema):
         if pa.types.is_string(field.type) and field.name not in text.column_types:
-            missing = _is_in(table[number], text.null_values, invert=False)
-            column = pc.if_else(missing, pa.scalar(None, pa.string()), table[number])
+            present = _not_in(table[number], text.null_values)
+            column = pa.compute.if_else(present, table[number], pa.scalar(None, pa.string()))
             table = table.set_column(number, field.name, column)
     return table
 
 
 def _ids(column: pa.ChunkedArray, where: str) -> pa.ChunkedArray:
-    import pyarrow as pa
-
+    pa = _pyarrow()
     found = _plain(column, where)
     if not (pa.types.is_string(found.type) or pa.types.is_integer(found.type)):
         raise MatrixError(f"{where}: ids must be strings, not {found.type}")
@@ -323,26 +299,19 @@ def _ids(column: pa.ChunkedArray, where: str) -> pa.ChunkedArray:
 
 def _plain(column: pa.ChunkedArray, where: str) -> pa.ChunkedArray:
     """The column in one of the types that are stored: one value per row, strings of one kind."""
-    import pyarrow as pa
-
-    kind = column.type
-    if pa.types.is_dictionary(kind):
+    types, kind = _pyarrow().types, column.type
+    if types.is_dictionary(kind):
         return _plain(column.cast(kind.value_type), where)
-    if pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
-        return column.cast(pa.string())
-    if pa.types.is_nested(kind) or not (
-        pa.types.is_primitive(kind) or pa.types.is_string(kind) or pa.types.is_null(kind)
-    ):
+    if types.is_large_string(kind) or types.is_string_view(kind):
+        return column.cast("string")
+    if not (types.is_primitive(kind) or types.is_string(kind) or types.is_null(kind)):
         raise MatrixError(f"{where} is of type {kind}; a column holds one number, text, truth value or time per row")
     return column
 
 
-def _is_in(column: pa.ChunkedArray, names: Collection[str], *, invert: bool) -> Any:
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    found = pc.is_in(column, value_set=pa.array(sorted(names), pa.string()))
-    return pc.invert(found) if invert else found
+def _not_in(column: pa.ChunkedArray, names: Collection[str]) -> Any:
+    pa = _pyarrow()
+    return pa.compute.invert(pa.compute.is_in(column, value_set=pa.array(sorted(names), pa.string())))
 
 
 def _check_batches(url: str, state: MatrixState, table: pa.Table) -> None:
@@ -356,9 +325,7 @@ def _check_batches(url: str, state: MatrixState, table: pa.Table) -> None:
 
 def _merged(url: str, before: pa.Table, given: pa.Table) -> pa.Table:
     """Rows and columns of both tables; where both have a value, the given one."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
+    pa = _pyarrow()
     key = before.column_names[0]
     before, given = before.replace_schema_metadata(None), given.replace_schema_metadata(None)
     try:
@@ -368,9 +335,9 @@ def _merged(url: str, before: pa.Table, given: pa.Table) -> pa.Table:
     except pa.ArrowException as error:
         text = f"a column has another type than before ({error}); --replace drops the old table"
         raise MatrixError(f"{url}: {text}") from error
-    added = given[key].filter(_is_in(given[key], before[key].to_pylist(), invert=True))
+    added = given[key].filter(_not_in(given[key], before[key].to_pylist()))
     ids = pa.chunked_array([*before[key].chunks, *added.chunks], pa.string()).combine_chunks()
-    old, new = (pc.index_in(ids, table[key].combine_chunks()) for table in (before, given))
+    old, new = (pa.compute.index_in(ids, table[key].combine_chunks()) for table in (before, given))
     columns = {key: ids}
     for name in schema.names[1:]:
         if name not in given.column_names:
@@ -378,16 +345,14 @@ def _merged(url: str, before: pa.Table, given: pa.Table) -> pa.Table:
         elif name not in before.column_names:
             columns[name] = given[name].take(new)
         else:
-            columns[name] = pc.if_else(new.is_valid(), given[name].take(new), before[name].take(old))
+            columns[name] = pa.compute.if_else(new.is_valid(), given[name].take(new), before[name].take(old))
     return pa.table(columns)
 
 
 def _write(storage: Storage, table: pa.Table, kind: Kind) -> MetadataTable:
     """Write a table under a new name. Equal tables have different names, so none is pending deletion."""
-    import pyarrow.parquet
-
     file = io.BytesIO()
-    pyarrow.parquet.write_table(table.replace_schema_metadata(None), file, compression="zstd")
+    _pyarrow().parquet.write_table(table.replace_schema_metadata(None), file, compression="zstd")
     data = file.getvalue()
     path = f"{METADATA}/{uuid.uuid4().hex[:16]}.parquet"
     storage.create(path, data)

@@ -50,13 +50,7 @@ class _Kind:
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """The object that holds the names of the features.
-
-    Attributes:
-        path: name of the object.
-        length: number of features.
-        sha256: digest of the object's bytes.
-    """
+    """The object that holds the names of the features: its name, their number, and the digest of its bytes."""
 
     path: Annotated[str, AfterValidator(check_relative_path)]
     length: _Length
@@ -84,12 +78,9 @@ class MatrixBatch:
 
 @dataclass(frozen=True, slots=True)
 class ColumnBlock:
-    """Batches that the column-major copy holds together.
+    """Batches that the column-major copy holds together, in order, and their stored bytes by value.
 
-    Attributes:
-        row: position of their first sample along the copy's second axis; the others follow it, batch after batch.
-        batches: ids of the batches, in order.
-        bytes: stored bytes by value.
+    ``row`` is the position of their first sample along the copy's second axis; the others follow it.
     """
 
     row: _Count
@@ -99,13 +90,9 @@ class ColumnBlock:
 
 @dataclass(frozen=True, slots=True)
 class MetadataTable:
-    """A table beside the matrix: one row per sample, or per batch.
+    """A table beside the matrix, a Parquet file that is written once: one row per sample, or per batch.
 
-    Attributes:
-        path: name of the object, a Parquet file. It is written once.
-        sha256: digest of the object's bytes.
-        rows: number of rows.
-        columns: Arrow type by column, without the column of the ids.
+    ``columns`` has the Arrow type by column, without the column of the ids.
     """
 
     path: Annotated[str, AfterValidator(check_relative_path)]
@@ -116,12 +103,7 @@ class MetadataTable:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The matrix that a staged copy was made from.
-
-    Attributes:
-        store: its location, without credentials.
-        generation: the generation that was copied.
-    """
+    """The matrix that a staged copy was made from: its location without credentials, and the copied generation."""
 
     store: str
     generation: _Count
