@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -79,8 +78,7 @@ def verify_matrix(url: str | os.PathLike[str], *, progress: bool = False) -> Mat
         shards.update(state.column_copy.shards())
     damaged: dict[str, str] = {}
     for name in tqdm(sorted(shards), unit="shard", desc="verify", disable=not progress):
-        problem = _check_shard(storage, shards[name], name, report)
-        if problem:
+        if problem := _check_shard(storage, shards[name], name, report):
             damaged[name] = problem
     try:
         differences = [] if damaged else list(_differences(storage, current, progress))
@@ -164,16 +162,15 @@ def _differences(storage: Storage, state: MatrixState, progress: bool) -> Iterat
     for block in tqdm(blocks, unit="block", desc="compare both copies", disable=not (progress and blocks)):
         members = block.sample_ids
         for value, layout in state.column_copy.layouts.items():
-            n_features, width = layout.shape[0], layout.shard[0]
-            for start in range(0, len(members), layout.shard[1]):
-                sample_ids = members[start : start + layout.shard[1]]
-                for shard in range(math.ceil(n_features / width)):
-                    columns = np.arange(shard * width, min((shard + 1) * width, n_features))
+            height, width = layout.shard
+            for start in range(0, len(members), width):
+                sample_ids = members[start : start + width]
+                for first in range(0, layout.shape[0], height):
+                    columns = np.arange(first, min(first + height, layout.shape[0]))
                     by_rows = np.empty((len(sample_ids), len(columns)), layout.dtype)
                     by_columns = np.empty_like(by_rows)
                     for copy, out in ((state.row_copy, by_rows), (state.column_copy, by_columns)):
-                        features = feature_parts(copy, value, columns)
-                        read_copy(fetcher, copy, value, sample_ids, features, out)
+                        read_copy(fetcher, copy, value, sample_ids, feature_parts(copy, value, columns), out)
                     same = (by_rows == by_columns) | (np.isnan(by_rows) & np.isnan(by_columns))
                     if not same.all():
                         row, column = np.argwhere(~same)[0]

@@ -113,13 +113,15 @@ class AthenaWarehouse(Warehouse):
         looked_up = self.sample_batches and set(names) <= {self.columns.batch, self.columns.sample}
         source = self._quoted(self.sample_batches if looked_up and self.sample_batches else self.table)
         found: list[tuple[str | None, ...]] = []
+        # One batch of these ids has the limits of one query.
+        parts = [None] if among is None else _parts({"": among})
         with self._prefix() as prefix:
-            for part, ids in enumerate([None] if among is None else _short_lists(among)):
-                path = f"{prefix}/{part}"
+            for number, part in enumerate(parts):
+                path = f"{prefix}/{number}"
+                ids = None if part is None else [wanted.sample_id for wanted in part]
                 self._unload(distinct_query(source, names, ids), path)
                 for rows in self.read(path):
-                    for row in rows.to_pylist():
-                        found.append(tuple(row.values()))
+                    found += [tuple(row.values()) for row in rows.to_pylist()]
         return found
 
     def _quoted(self, table: str) -> str:
@@ -247,17 +249,9 @@ def _parts(batches: Mapping[str, Sequence[str]]) -> Iterator[list[_Wanted]]:
             more = 2 * len(sample_id) + (2 if batch_id in named else 4) * len(batch_id) + 40
             if part and (characters + more > _MOST_CHARACTERS or len(named | {batch_id}) > _MOST_PARTITIONS):
                 yield part
-                part = []
-                named = set()
-                characters = 0
+                part, named, characters = [], set(), 0
             part.append(_Wanted(batch_id, sample_id, sample, number))
             named.add(batch_id)
             characters += more
     if part:
         yield part
-
-
-def _short_lists(ids: Sequence[str]) -> Iterator[list[str]]:
-    """Lists of ids, each within the limits of one query."""
-    for part in _parts({"": ids}):
-        yield [wanted.sample_id for wanted in part]

@@ -80,6 +80,5 @@ def open_warehouse(source: str, columns: Mapping[str, str], values: Sequence[str
 def _check_names(where: str, settings: object, known: list[str]) -> None:
     if not isinstance(settings, Mapping):
         raise WarehouseError(f"{where}: expected a mapping with the keys {', '.join(known)}, got {settings!r}")
-    unknown = [str(name) for name in settings if name not in known]
-    if unknown:
+    if unknown := [str(name) for name in settings if name not in known]:
         raise WarehouseError(f"{where}: no setting {', '.join(unknown)}; the settings are {', '.join(known)}")

@@ -6,10 +6,10 @@ The SQL is in the dialect that DuckDB and Athena share.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -26,6 +26,8 @@ _JOINED_FEATURES = 1 << 22
 # Each thread of DuckDB holds a row group of Parquet, 70 MB if it has a million rows. Fewer threads than these deliver
 # rows faster than one Python thread finds their features.
 _SEARCH_THREADS = 4
+
+_Find = Callable[[Any], np.ndarray]
 
 
 def identifier(name: str) -> str:
@@ -107,14 +109,6 @@ def duckdb_connection(warehouse: str) -> Iterator[duckdb.DuckDBPyConnection]:
             connection.close()
 
 
-@runtime_checkable
-class Searchable(Protocol):
-    """Feature ids that find positions by themselves, without a Python string per name."""
-
-    def find(self, names: pa.Array) -> np.ndarray:
-        """(n,) positions of names, -1 where a name is null or is not among the ids."""
-
-
 class PositionJoin:
     """Position tables of some batches and of the feature axis in a DuckDB connection, and the join with them.
 
@@ -138,15 +132,20 @@ class PositionJoin:
         values: Sequence[str],
         feature_ids: Sequence[str],
     ) -> None:
+        import pyarrow as pa
+
         for value in values:
             value_column(columns, value)
         self.connection, self._columns = connection, columns
-        self._searched: Searchable | None = None
-        if len(feature_ids) > _JOINED_FEATURES and isinstance(feature_ids, Searchable) and _has_no_null(feature_ids):
-            self._searched = feature_ids
+        # (n,) positions of an array of names, -1 where one is null or is not on the axis, without Python strings.
+        find: _Find | None = getattr(feature_ids, "find", None)
+        self._find: _Find | None = None
+        # A feature may have the name that the query gives to rows without a feature id.
+        if len(feature_ids) > _JOINED_FEATURES and find is not None and find(pa.array(["null"]))[0] < 0:
+            self._find = find
             [(threads,)] = connection.execute("SELECT current_setting('threads')").fetchall()
             connection.execute(f"SET threads = {min(threads, _SEARCH_THREADS)}")
-        _create_table(connection, "axis", axis_table(feature_ids if self._searched is None else []))
+        _create_table(connection, "axis", axis_table(feature_ids if self._find is None else []))
         _create_table(connection, "wanted", wanted_table(batches))
 
     def rows(self, batch_id: str, value: str) -> Iterator[pa.RecordBatch]:
@@ -154,22 +153,15 @@ class PositionJoin:
         # Without a table of the axis, every feature is outside of it, and its name arrives with the row.
         query = positions_query("long", self._columns, value, wanted="wanted", axis="axis")
         rows = self.connection.sql(f"{query} WHERE long.batch_id = {literal(batch_id)}").to_arrow_reader(_ROWS_EACH)
-        yield from rows if self._searched is None else map(partial(_with_positions, self._searched), rows)
+        yield from rows if self._find is None else map(partial(_with_positions, self._find), rows)
 
 
-def _has_no_null(axis: Searchable) -> bool:
-    """Whether no feature has the name that the query gives to rows without a feature id."""
-    import pyarrow as pa
-
-    return bool(axis.find(pa.array(["null"]))[0] < 0)
-
-
-def _with_positions(axis: Searchable, rows: pa.RecordBatch) -> pa.RecordBatch:
+def _with_positions(find: _Find, rows: pa.RecordBatch) -> pa.RecordBatch:
     """The rows with the positions of their features, and the names of those that are not on the axis."""
     import pyarrow as pa
 
     names = rows.column("outside")
-    positions = axis.find(names)
+    positions = find(names)
     known = positions >= 0
     columns = {name: rows.column(name) for name in rows.schema.names}
     columns["feature"] = pa.array(positions.astype(np.int32), mask=~known)

@@ -25,8 +25,7 @@ class LongColumns:
 
     Attributes:
         batch: id of the batch, by which the table is partitioned.
-        sample: id of the sample.
-        feature: id of the feature.
+        sample, feature: ids of the sample and of the feature.
         values: column name by value name.
     """
 
@@ -127,7 +126,7 @@ class Warehouse(ABC):
 
     def batch_ids(self) -> list[str]:
         """Every batch id, sorted."""
-        return sorted(self._column(self.columns.batch))
+        return self._column(self.columns.batch)
 
     def samples(self, batch_ids: Sequence[str]) -> dict[str, list[str]]:
         """Sorted sample ids by batch id. Batches that do not exist are left out."""
@@ -142,7 +141,7 @@ class Warehouse(ABC):
 
         Logs a warning, because a matrix with this axis refuses batches with other features.
         """
-        found = sorted(self._column(self.columns.feature))
+        found = self._column(self.columns.feature)
         logger.warning(
             "%r holds %d features now. A matrix with this axis refuses later batches that have others: create it with "
             "all features that you will need, such as the probes of every array type, or see WideMatrix.reindex",
@@ -162,24 +161,20 @@ class Warehouse(ABC):
     @contextmanager
     def _errors_of(self, errors: ModuleType, *others: type[Exception], secrets: Collection[str] = ()) -> Iterator[None]:
         """Raise the errors that a module defines, and others, as WarehouseError without secrets."""
-        known = list(others)
-        for kind in vars(errors).values():
-            if isinstance(kind, type) and issubclass(kind, Exception):
-                known.append(kind)
+        defined = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, Exception)]
         try:
             yield
-        except tuple(known) as error:
+        except (*defined, *others) as error:
             message = f"{self!r}: {redact(str(error), secrets)}"
             raise WarehouseError(message) from printable_cause(error, secrets)
 
     def _column(self, name: str) -> list[str]:
-        return [value for (value,) in self._complete([name], None)]
+        return sorted(value for (value,) in self._complete([name], None))
 
     def _grouped(self, by: str, name: str, among: Sequence[str]) -> dict[str, list[str]]:
         found: dict[str, list[str]] = {}
-        if among:
-            for key, value in sorted(self._complete([by, name], among)):
-                found.setdefault(key, []).append(value)
+        for key, value in sorted(self._complete([by, name], among)) if among else ():
+            found.setdefault(key, []).append(value)
         return found
 
     def _complete(self, names: Sequence[str], among: Sequence[str] | None) -> Iterable[tuple[str, ...]]:

@@ -35,9 +35,7 @@ class NewBatch:
     """A batch to append, as :func:`check_batch` returns it.
 
     Attributes:
-        batch_id: its name.
         where: the matrix and the batch, for messages.
-        sample_ids: names of its samples.
         tables: (samples, features) plain arrays of the stored dtype by value, NaN for missing cells.
         source: recorded with the batch.
     """
@@ -87,8 +85,7 @@ def check_batch(
     if values.keys() != state.values.keys():
         expected, got = ", ".join(state.values), ", ".join(values) or "none"
         raise MatrixError(f"{where}: the value tables of this matrix are {expected}; given: {got}")
-    tables = {}
-    shape = len(sample_ids), state.axis.length
+    tables, shape = {}, (len(sample_ids), state.axis.length)
     for value, dtype in state.values.items():
         try:
             check_labels(values[value], lambda: sample_ids, axis)
@@ -130,7 +127,6 @@ def append_batch(storage: Storage, state: MatrixState, batch: NewBatch) -> tuple
         return replace(current, batches=in_order({**current.batches, batch.batch_id: record}))
 
     committed = commit(storage, state, change)
-    assert committed is not None
     added = committed.batches[batch.batch_id].row == record.row  # nobody else writes to these rows
     if not added:
         logger.info("%s: added by another writer in the meantime", batch.where)

@@ -16,7 +16,7 @@ from zarr_core.matrix.read.cells import feature_parts, read_copy
 from zarr_core.matrix.read.fetch import ChunkFetcher
 from zarr_core.matrix.store.batch_names import outside
 from zarr_core.matrix.store.claims import claim_shards, create_shard
-from zarr_core.matrix.store.head import HEAD, commit
+from zarr_core.matrix.store.head import HEAD, Overtaken, commit
 from zarr_core.matrix.store.metadata import announce
 from zarr_core.matrix.store.state import ColumnBlock, MatrixState
 from zarr_core.storage import Storage
@@ -38,10 +38,11 @@ def derive_columns(
             announce(storage, copy, first * copy.shard_samples + samples)
             block = write_block(storage, fetcher, state, batches, first)
             bar.update(samples)
-            committed = commit(storage, state, partial(_with_block, state, block))
-            if committed is not None:
+            try:
+                state = commit(storage, state, partial(_with_block, state, block))
                 added += batches
-            state = committed or load_same(storage, HEAD, state)
+            except Overtaken:
+                state = load_same(storage, HEAD, state)
     return state, added
 
 
@@ -83,9 +84,9 @@ def write_block(
     return ColumnBlock(first * state.column_chunk[1], tuple(batches), written)
 
 
-def _with_block(state: MatrixState, block: ColumnBlock, current: MatrixState) -> MatrixState | None:
-    """The current state with a block; None if one of its batches was derived or retired since ``state``."""
+def _with_block(state: MatrixState, block: ColumnBlock, current: MatrixState) -> MatrixState:
+    """The current state with a block; raises Overtaken if one of its batches was derived or retired since ``state``."""
     unchanged = all(current.batches.get(name) == state.batches[name] for name in block.batches)
     if not unchanged or not current.transposed.keys().isdisjoint(block.batches):
-        return None
+        raise Overtaken
     return replace(current, column_blocks=(*current.column_blocks, block))

@@ -170,11 +170,6 @@ class MatrixLoader:
 
     def _pinned_warehouse(self) -> Warehouse:
         """The current state of the warehouse; raises MatrixError if the matrix is read-only."""
-        if self.matrix._pinned:
-            raise MatrixError(
-                f"{self.matrix.url} was opened at generation {self.matrix.generation}, which lacks some of the "
-                "samples; open it without a generation to load them from the warehouse"
-            )
         self.matrix._check_writable("load from the warehouse")
         return self.warehouse.pinned()
 

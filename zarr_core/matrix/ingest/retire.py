@@ -18,7 +18,7 @@ from zarr_core.matrix.ingest.reindex import rewrite_batches
 from zarr_core.matrix.read.fetch import ChunkFetcher
 from zarr_core.matrix.store.batch_names import among, home_of, outside
 from zarr_core.matrix.store.claims import claim_shards
-from zarr_core.matrix.store.head import HEAD, commit
+from zarr_core.matrix.store.head import HEAD, Overtaken, commit
 from zarr_core.matrix.store.metadata import announce
 from zarr_core.matrix.store.sample_table import Kind, described, without
 from zarr_core.matrix.store.state import MatrixBatch, MatrixState, MetadataTable, Retired, in_order
@@ -109,11 +109,11 @@ def retire(
         gone = request.held_by(state)
         rewritten = _rewrite_staying(storage, fetcher, state, gone)
         metadata = without(storage, state, {*request.sample_ids, *chain(*gone.values())})
-        committed = commit(storage, state, partial(_without, state, request, gone, rewritten, metadata))
-        if committed is not None:
+        try:
+            committed = commit(storage, state, partial(_without, state, request, gone, rewritten, metadata))
             break
-        # Another call has changed the metadata, or the batches or samples to retire.
-        state = load_same(storage, HEAD, state)
+        except Overtaken:  # another call has changed the metadata, or the batches or samples to retire
+            state = load_same(storage, HEAD, state)
     underived = outside(among(state.batches, state.transposed), committed.transposed)
     return committed, Retirement(
         generation=committed.generation,
@@ -151,12 +151,12 @@ def _without(
     rewritten: Mapping[str, MatrixBatch],
     metadata: Mapping[Kind, MetadataTable],
     current: MatrixState,
-) -> MatrixState | None:
-    """The current state without samples; None if the metadata, or a batch or sample to retire, differs in ``state``."""
+) -> MatrixState:
+    """The current state without samples; raises Overtaken if the metadata, or what to retire, differs in ``state``."""
     changed = any(current.batches.get(name) != state.batches[name] for name in gone)
     # Samples may also have joined a batch: as a batch "<batch>@<digest>", or one that holds a sample to retire.
     if changed or request.held_by(current) != gone or current.metadata != state.metadata:
-        return None
+        raise Overtaken
     retired = request.retired_from(current)
     if not gone and retired == current.retired and metadata == current.metadata:
         return current
@@ -187,9 +187,7 @@ def reinstate(
         kept = replace(retired, batches=batches, samples=tuple(outside(retired.samples, sample_ids)))
         return current if kept == retired else replace(current, retired=kept)
 
-    committed = commit(storage, state, change)
-    assert committed is not None
-    return committed
+    return commit(storage, state, change)
 
 
 def readable_in(storage: Storage, state: MatrixState) -> dict[int, tuple[str, ...]]:

@@ -91,10 +91,17 @@ class FeatureAxis(Sequence[Any]):
 
     def positions(self, feature_ids: Sequence[str] | Sequence[int] | np.ndarray) -> np.ndarray:
         """Positions of features, (n,) int64; raises UnknownFieldError for the first unknown feature."""
-        if type(feature_ids) is np.ndarray and feature_ids.dtype == self.ids.dtype and feature_ids.ndim == 1:
-            known = self._few(feature_ids) if 0 < len(feature_ids) <= _FEW else None
-            if known is not None:
-                return known
+        few = isinstance(feature_ids, np.ndarray) and feature_ids.ndim == 1 and 0 < len(feature_ids) <= _FEW
+        if few and type(feature_ids) is np.ndarray and feature_ids.dtype == self.ids.dtype:
+            asked = feature_ids.tobytes()
+            last, found = self._last  # once: another thread may replace it
+            if asked == last:
+                return found
+            found = self.locate(feature_ids)
+            if (found >= 0).all():
+                found.flags.writeable = False
+                self._last = asked, found
+                return found
         check_names("feature_ids", feature_ids, error=UnknownFieldError)
         if not len(feature_ids):
             return np.empty(0, np.int64)
@@ -105,18 +112,6 @@ class FeatureAxis(Sequence[Any]):
         if (found < 0).any():
             name = self._name(wanted[int(np.argmin(found))])
             raise UnknownFieldError(f"feature {name!r} is not on the axis of this matrix ({len(self):,} features)")
-        return found
-
-    def _few(self, wanted: np.ndarray) -> np.ndarray | None:
-        """Positions of names in the encoding of the axis, (n,) int64; None if one is not there."""
-        asked = wanted.tobytes()
-        last, found = self._last
-        if asked != last:
-            found = self._places(wanted)
-            if not (self.ids[found] == wanted).all():
-                return None
-            found.flags.writeable = False
-            self._last = asked, found
         return found
 
     def check_kind(self, is_text: bool, example: Any) -> None:

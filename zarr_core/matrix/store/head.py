@@ -100,20 +100,15 @@ def _places(state: MatrixState) -> dict[str, tuple[int, str]]:
 HEAD = Head(HEAD_NAME, MatrixState.from_json, _roots, named, _owner, Storage.exists, changes, _extends)
 
 
-def commit(
-    storage: Storage, since: MatrixState, change: Callable[[MatrixState], MatrixState | None]
-) -> MatrixState | None:
-    """Commit the next state of a matrix, as ``generations.commit`` does, and return it.
+class Overtaken(Exception):
+    """Other commits changed what a change is based on, so it must be made again."""
 
-    None if ``change`` returned None, because other commits changed what it is based on.
-    """
-    results: list[MatrixState | None] = []
+
+def commit(storage: Storage, since: MatrixState, change: Callable[[MatrixState], MatrixState]) -> MatrixState:
+    """Commit the next state of a matrix, as ``generations.commit`` does."""
 
     def step(current: MatrixState | None) -> MatrixState:
-        assert current is not None
-        changed = change(current)
-        results.append(changed)
-        return current if changed is None else changed
+        assert current is not None  # otherwise the commit has compared it with ``since``
+        return change(current)
 
-    committed = generations.commit(storage, HEAD, step, since)
-    return None if results[-1] is None else committed
+    return generations.commit(storage, HEAD, step, since)

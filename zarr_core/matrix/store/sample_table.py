@@ -120,7 +120,6 @@ def set_metadata(
         return replace(current, metadata=dict(sorted(metadata.items(), reverse=True)))
 
     committed = commit(storage, state, change)
-    assert committed is not None
     return committed, _report(committed, kind, load_table(storage, committed, kind), given[KEYS[kind]].to_pylist())
 
 

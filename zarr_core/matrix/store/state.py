@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from operator import attrgetter
 from typing import Annotated, Any, Literal
 
@@ -224,10 +225,7 @@ class MatrixState:
 
     def samples_of(self, batches: Iterable[str]) -> list[str]:
         """Samples of batches, batch after batch."""
-        found: list[str] = []
-        for batch_id in batches:
-            found += self.batches[batch_id].sample_ids
-        return found
+        return list(chain.from_iterable(self.batches[batch_id].sample_ids for batch_id in batches))
 
     def to_json(self) -> bytes:
         """The content of ``HEAD.json``. Equal states give equal bytes."""
