@@ -28,8 +28,8 @@ from zarr_core._util.units import format_size
 from zarr_core.errors import CorruptChunkError, StoreError, TransferError, UnknownFieldError, ZarrCoreError
 from zarr_core.format.array_metadata import ArrayLayout
 from zarr_core.matrix.store.batch_names import among, outside
+from zarr_core.matrix.store.claims import announce
 from zarr_core.matrix.store.head import HEAD, named
-from zarr_core.matrix.store.metadata import announce
 from zarr_core.matrix.store.state import Axis, ColumnBlock, MatrixBatch, MatrixState, MetadataTable, Origin, in_order
 from zarr_core.storage import Storage
 from zarr_core.storage.checked import StoredShard, is_intact

@@ -15,9 +15,9 @@ from zarr_core.format.object_names import ZARR_JSON
 from zarr_core.matrix.read.cells import feature_parts, read_copy
 from zarr_core.matrix.read.fetch import ChunkFetcher
 from zarr_core.matrix.store.axis import load_axis
+from zarr_core.matrix.store.claims import announced_rows
 from zarr_core.matrix.store.copies import ChunkLayout
 from zarr_core.matrix.store.head import HEAD, SHARD
-from zarr_core.matrix.store.metadata import announced_rows
 from zarr_core.matrix.store.sample_table import read_table_file
 from zarr_core.matrix.store.state import MatrixState
 from zarr_core.storage import Storage

@@ -18,9 +18,8 @@ from zarr_core._util.redaction import refuse_credentials
 from zarr_core.errors import MatrixError
 from zarr_core.matrix.store.axis import FeatureAxis
 from zarr_core.matrix.store.batch_names import home_of, is_name
-from zarr_core.matrix.store.claims import claim_shards, create_shard
+from zarr_core.matrix.store.claims import announce, claim_shards, create_shard
 from zarr_core.matrix.store.head import commit
-from zarr_core.matrix.store.metadata import announce
 from zarr_core.matrix.store.state import MatrixBatch, MatrixState, in_order
 from zarr_core.storage import Storage
 

@@ -15,9 +15,8 @@ from tqdm import tqdm
 from zarr_core.matrix.read.cells import feature_parts, read_copy
 from zarr_core.matrix.read.fetch import ChunkFetcher
 from zarr_core.matrix.store.batch_names import outside
-from zarr_core.matrix.store.claims import claim_shards, create_shard
+from zarr_core.matrix.store.claims import announce, claim_shards, create_shard
 from zarr_core.matrix.store.head import HEAD, Overtaken, commit
-from zarr_core.matrix.store.metadata import announce
 from zarr_core.matrix.store.state import ColumnBlock, MatrixState
 from zarr_core.storage import Storage
 from zarr_core.versioning.generations import load_same

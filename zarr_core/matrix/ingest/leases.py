@@ -25,7 +25,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from zarr_core._util.processes import start_ticks
-from zarr_core.matrix.store.metadata import update_object
+from zarr_core.matrix.store.claims import update_object
 from zarr_core.storage import Storage
 
 LEASES = "leases.json"

@@ -20,10 +20,9 @@ from zarr_core.matrix.ingest.append import digest_rows, write_shards
 from zarr_core.matrix.read.cells import feature_parts, read_copy
 from zarr_core.matrix.read.fetch import ChunkFetcher
 from zarr_core.matrix.store.axis import FeatureAxis
-from zarr_core.matrix.store.claims import claim_shards
+from zarr_core.matrix.store.claims import announce, claim_shards
 from zarr_core.matrix.store.create import CHUNK_FEATURES, check_vacant, commit_new, new_state
 from zarr_core.matrix.store.head import HEAD
-from zarr_core.matrix.store.metadata import announce
 from zarr_core.matrix.store.state import MatrixBatch, MatrixState
 from zarr_core.storage import Storage
 from zarr_core.versioning.generations import load_same

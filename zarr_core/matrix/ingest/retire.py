@@ -17,9 +17,8 @@ from zarr_core.errors import CorruptChunkError, StoreError, UnknownFieldError
 from zarr_core.matrix.ingest.reindex import rewrite_batches
 from zarr_core.matrix.read.fetch import ChunkFetcher
 from zarr_core.matrix.store.batch_names import among, home_of, outside
-from zarr_core.matrix.store.claims import claim_shards
+from zarr_core.matrix.store.claims import announce, claim_shards
 from zarr_core.matrix.store.head import HEAD, Overtaken, commit
-from zarr_core.matrix.store.metadata import announce
 from zarr_core.matrix.store.sample_table import Kind, described, without
 from zarr_core.matrix.store.state import MatrixBatch, MatrixState, MetadataTable, Retired, in_order
 from zarr_core.storage import Storage

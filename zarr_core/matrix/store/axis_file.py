@@ -16,6 +16,7 @@ import numpy as np
 from zarr_core._util.redaction import printable_cause, redact, refuse_credentials
 from zarr_core.errors import MatrixError
 from zarr_core.matrix.store.axis import from_arrow, words
+from zarr_core.matrix.store.batch_names import among
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -163,13 +164,13 @@ def _find_columns(names: Sequence[str], roles: Any, where: str) -> dict[str, str
     lower = {name.lower(): name for name in reversed(names)}
     found = {}
     for role in roles:
-        column = next((lower[name] for name in _COLUMNS[role] if name in lower), None)
-        if column is None:
+        columns = among(_COLUMNS[role], lower)
+        if not columns:
             raise MatrixError(
                 f"{where}: no column of the {role}; expected one of {', '.join(_COLUMNS[role])} in the header (in any "
                 f"case), found {', '.join(names)[:200]!r}"
             )
-        found[role] = column
+        found[role] = lower[columns[0]]
     return found
 
 

@@ -15,8 +15,8 @@ from zarr_core._util.arguments import check_mapping, whole_number
 from zarr_core.errors import ManifestError, MatrixError, ZarrCoreError
 from zarr_core.format.codecs import Codec
 from zarr_core.matrix.store.axis import FeatureAxis
+from zarr_core.matrix.store.claims import announce
 from zarr_core.matrix.store.head import HEAD
-from zarr_core.matrix.store.metadata import announce
 from zarr_core.matrix.store.state import AXIS, COLUMN_NAMES, ITEM_NAMES, Axis, MatrixState, check_values
 from zarr_core.storage import Storage
 from zarr_core.versioning.generations import commit

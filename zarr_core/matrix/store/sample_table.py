@@ -120,7 +120,9 @@ def set_metadata(
         return replace(current, metadata=dict(sorted(metadata.items(), reverse=True)))
 
     committed = commit(storage, state, change)
-    return committed, _report(committed, kind, load_table(storage, committed, kind), given[KEYS[kind]].to_pylist())
+    stored = load_table(storage, committed, kind)
+    assert stored is not None
+    return committed, _report(committed, kind, stored, given[KEYS[kind]].to_pylist())
 
 
 def _report(state: MatrixState, kind: Kind, table: pa.Table, given: Sequence[str]) -> MetadataReport:

@@ -274,7 +274,21 @@ class MatrixState:
         if len(self.transposed) != n_held or not self.transposed.keys() <= self.batches.keys():
             raise ValueError("the column-major copy names a batch twice, or an unknown batch")
         for copy in (self.row_copy, self.column_copy):
-            _check_copy(copy, self.max_shards)
+            for layout in copy.layouts.values():
+                if layout.flat.n_chunks > MAX_CHUNKS:
+                    raise ValueError(f"a shard has more than {MAX_CHUNKS} chunks")
+                if layout.flat.chunk_points * np.dtype(layout.dtype).itemsize > MAX_CHUNK_BYTES:
+                    raise ValueError(f"a chunk is larger than {MAX_CHUNK_BYTES} bytes")
+            end = 0
+            for block in sorted(copy.blocks, key=attrgetter("first")):
+                if block.first % copy.shard_samples or block.first < end or not block.sample_ids:
+                    text = f"{copy.name} copy: a batch does not begin at a shard of its own, or has no samples"
+                    raise ValueError(text)
+                if block.bytes.keys() != self.values.keys():
+                    raise ValueError("stored bytes are recorded for other value tables")
+                end = block.first + copy.shard_samples * copy.shards_of(len(block.sample_ids))
+            if end > copy.shard_samples * self.max_shards:
+                raise ValueError(f"{copy.name} copy: the batches have more rows than the arrays")
         if not self.rows.keys().isdisjoint(self.retired.sample_ids):
             raise ValueError("a retired sample has a row")
         if len(self.rows) != len(self.samples_of(self.batches)):
@@ -282,9 +296,6 @@ class MatrixState:
         shards = sum(self.column_copy.shards_of(len(block.sample_ids)) for block in self.column_copy.blocks)
         if shards * -(-self.axis.length // self.chunk_features) > MAX_CHUNKS:
             raise ValueError(f"the column-major copy has more than {MAX_CHUNKS} shards")
-        for block in (*self.row_copy.blocks, *self.column_copy.blocks):
-            if block.bytes.keys() != self.values.keys():
-                raise ValueError("stored bytes are recorded for other value tables")
 
 
 def in_order(batches: Mapping[str, MatrixBatch]) -> dict[str, MatrixBatch]:
@@ -294,22 +305,6 @@ def in_order(batches: Mapping[str, MatrixBatch]) -> dict[str, MatrixBatch]:
 
 _KIND = TypeAdapter(_Kind)
 _STATE = TypeAdapter(MatrixState)
-
-
-def _check_copy(copy: Copy, max_shards: int) -> None:
-    """Raise ValueError if chunks or shards are too large, or samples overlap or need more shards."""
-    for layout in copy.layouts.values():
-        if layout.flat.n_chunks > MAX_CHUNKS:
-            raise ValueError(f"a shard has more than {MAX_CHUNKS} chunks")
-        if layout.flat.chunk_points * np.dtype(layout.dtype).itemsize > MAX_CHUNK_BYTES:
-            raise ValueError(f"a chunk is larger than {MAX_CHUNK_BYTES} bytes")
-    end = 0
-    for block in sorted(copy.blocks, key=attrgetter("first")):
-        if block.first % copy.shard_samples or block.first < end or not block.sample_ids:
-            raise ValueError(f"{copy.name} copy: a batch does not begin at a shard of its own, or has no samples")
-        end = block.first + copy.shard_samples * copy.shards_of(len(block.sample_ids))
-    if end > copy.shard_samples * max_shards:
-        raise ValueError(f"{copy.name} copy: the batches have more rows than the arrays")
 
 
 #: Tensors of the items of ``MatrixDataset``, whose other names are those of value tables and metadata.

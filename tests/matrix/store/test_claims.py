@@ -15,7 +15,7 @@ from tests.helpers.matrices import FEATURES, SMALL, append, block
 from zarr_core.errors import CommitConflict
 from zarr_core.matrix import WideMatrix
 from zarr_core.matrix.ingest import append as append_module
-from zarr_core.matrix.store.metadata import announce
+from zarr_core.matrix.store.claims import announce
 from zarr_core.matrix.verify import verify_matrix
 from zarr_core.storage import Storage
 
@@ -128,6 +128,6 @@ def test_an_array_that_others_keep_changing(tmp_path: Path, monkeypatch: pytest.
         raise CommitConflict("changed")
 
     monkeypatch.setattr(Storage, "replace", lose)
-    monkeypatch.setattr("zarr_core.matrix.store.metadata.time", SimpleNamespace(sleep=lambda _: None))
+    monkeypatch.setattr("zarr_core.matrix.store.claims.time", SimpleNamespace(sleep=lambda _: None))
     with pytest.raises(CommitConflict, match="overtaken by other writers"):
         announce(Storage(tmp_path), matrix._state.row_copy, 4)
