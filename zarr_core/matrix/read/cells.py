@@ -125,33 +125,13 @@ def read_cells(
         by_columns = _expected_cost(transposed, value, in_columns[held], columns)
         if by_columns.weight < by_rows.weight:
             logger.debug("%s: about %s, and %s from rows", fetcher.url, by_columns, by_rows)
-            _read_once(fetcher, transposed, value, sample_ids, held, columns, out)
+            read_copy(fetcher, transposed, value, sample_ids, feature_parts(transposed, value, columns), out, held)
             to = np.flatnonzero(in_columns < 0)
+    features = feature_parts(rows, value, columns)
     if len(to):
-        to = copy_mapped(fetcher, rows, value, in_rows[to], to, feature_parts(rows, value, columns), out)
+        to = copy_mapped(fetcher, rows, value, in_rows[to], to, features, out)
     if len(to):
-        _read_once(fetcher, rows, value, sample_ids, to, columns, out)
-
-
-def _read_once(
-    fetcher: ChunkFetcher,
-    copy: Copy,
-    value: str,
-    sample_ids: Sequence[str],
-    to: np.ndarray,
-    columns: np.ndarray | None,
-    out: np.ndarray,
-) -> None:
-    """Read the samples of rows ``to`` of the output, each sample once."""
-    places: dict[str, int] = {}
-    again: list[tuple[int, int]] = []
-    for place in to.tolist():
-        first = places.setdefault(sample_ids[place], place)
-        if first != place:
-            again.append((place, first))
-    read_copy(fetcher, copy, value, list(places), feature_parts(copy, value, columns), out, list(places.values()))
-    for place, first in again:
-        out[place] = out[first]
+        read_copy(fetcher, rows, value, sample_ids, features, out, to)
 
 
 def read_copy(
@@ -161,34 +141,38 @@ def read_copy(
     sample_ids: Sequence[str],
     features: Sequence[Part],
     out: np.ndarray,
-    to: Sequence[int] | None = None,
+    rows: np.ndarray | None = None,
 ) -> None:
-    """Read different samples that one copy holds; what that cost is logged at debug level.
+    """Read samples that one copy holds, each once; what that cost is logged at debug level.
 
     Args:
+        sample_ids: sample of each row of the output.
         features: returned by :func:`feature_parts`.
         out: (rows, features) of the stored dtype. Whole chunks are decoded in place if its rows are contiguous.
-        to: row of the output for each sample; by default in the given order.
+        rows: the rows of the output to read; by default all.
     """
     started = time.perf_counter()
     layout = copy.layouts[value]
     by_rows = layout.sample_axis == 0
     path, (down, across) = copy.path(value), layout.chunks
-    positions = np.fromiter(map(copy.positions.__getitem__, sample_ids), np.int64, len(sample_ids))
-    places = range(len(sample_ids)) if to is None else to
-    name_at = dict(zip(places, sample_ids, strict=True))
+    rows = np.arange(len(sample_ids)) if rows is None else rows
+    positions = [copy.positions[sample_ids[row]] for row in rows.tolist()]
+    distinct, firsts, again = np.unique(positions, return_index=True, return_inverse=True)
+    places = rows[firsts]
     chunks: list[WantedChunk] = []
-    for samples in parts(positions, np.array(places, np.int64), layout.chunk[layout.sample_axis]):
-        rows = [samples.to] if isinstance(samples.to, int) else np.r_[samples.to].tolist()
-        more = f" and {len(rows) - 1} others" if len(rows) > 1 else ""
-        label = f"{value} of sample {name_at[rows[0]]!r}{more}"
+    for samples in parts(distinct, places, layout.chunk[layout.sample_axis]):
+        read = [samples.to] if isinstance(samples.to, int) else np.r_[samples.to].tolist()
+        more = f" and {len(read) - 1} others" if len(read) > 1 else ""
+        label = f"{value} of sample {sample_ids[read[0]]!r}{more}"
         for part in features:
             one, other = (samples, part) if by_rows else (part, samples)
             shard = f"{path}/c/{one.number // down}/{other.number // across}"
             number = one.number % down * across + other.number % across
-            inside, into = outer(one.inside, other.inside), outer(one.to, other.to)
-            chunks.append(WantedChunk(shard, number, inside, into, one.whole and other.whole, label))
+            inside, to = outer(one.inside, other.inside), outer(one.to, other.to)
+            chunks.append(WantedChunk(shard, number, inside, to, one.whole and other.whole, label))
     cost = fetcher.read(layout, chunks, out if by_rows else out.T)
+    if len(places) < len(rows):
+        out[rows] = out[places[again]]
     ms = (time.perf_counter() - started) * 1e3
     text = "%s: %s of %d samples x %d features from %s: %s, %.1f ms"
     logger.debug(text, fetcher.url, value, len(places), out.shape[1], "rows" if by_rows else "columns", cost, ms)

@@ -325,28 +325,22 @@ def _check_batches(url: str, state: MatrixState, table: pa.Table) -> None:
 
 
 def _merged(url: str, before: pa.Table, given: pa.Table) -> pa.Table:
-    """Rows and columns of both tables; where both have a value, the given one."""
+    """Rows and columns of both tables; the given one's, also nulls, where both have the row and the column."""
     pa = _pyarrow()
     key = before.column_names[0]
-    before, given = before.replace_schema_metadata(None), given.replace_schema_metadata(None)
     try:
-        schema = pa.unify_schemas([before.schema, given.schema], promote_options="permissive")
-        before = before.cast(pa.schema([schema.field(name) for name in before.column_names]))
-        given = given.cast(pa.schema([schema.field(name) for name in given.column_names]))
+        both = pa.concat_tables([before, given], promote_options="permissive").replace_schema_metadata(None)
     except pa.ArrowException as error:
         text = f"a column has another type than before ({error}); --replace drops the old table"
         raise MatrixError(f"{url}: {text}") from error
-    added = given[key].filter(_not_in(given[key], before[key].to_pylist()))
-    ids = pa.chunked_array([*before[key].chunks, *added.chunks], pa.string()).combine_chunks()
-    old, new = (pa.compute.index_in(ids, table[key].combine_chunks()) for table in (before, given))
+    old, new = both.slice(0, len(before)), both.slice(len(before))
+    ids = both[key].unique()
+    in_old, in_new = (pa.compute.index_in(ids, table[key].combine_chunks()) for table in (old, new))
     columns = {key: ids}
-    for name in schema.names[1:]:
-        if name not in given.column_names:
-            columns[name] = before[name].take(old)
-        elif name not in before.column_names:
-            columns[name] = given[name].take(new)
-        else:
-            columns[name] = pa.compute.if_else(new.is_valid(), given[name].take(new), before[name].take(old))
+    for name in both.column_names[1:]:
+        columns[name] = old[name].take(in_old)
+        if name in given.column_names:
+            columns[name] = pa.compute.if_else(in_new.is_valid(), new[name].take(in_new), columns[name])
     return pa.table(columns)
 
 
