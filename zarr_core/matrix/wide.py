@@ -292,12 +292,9 @@ class WideMatrix(MatrixReader):
             CorruptChunkError: stored bytes are missing or damaged.
         """
         self.refresh()
-        old = self.feature_ids
-        axis = old if feature_ids is None else FeatureAxis(feature_ids)
+        axis = self.feature_ids if feature_ids is None else FeatureAxis(feature_ids)
         storage = Storage(target)
-        settings = codec, chunk_features
-        copy = reindex(self._storage, self._fetcher, self._state, old, axis, storage, *settings, progress)
-        matrix = WideMatrix(storage, copy)
+        matrix = WideMatrix(storage, reindex(self, axis, storage, codec, chunk_features, progress))
         matrix._axis = axis
         return matrix
 

@@ -19,6 +19,7 @@ from zarr_core.errors import MatrixError
 from zarr_core.matrix.ingest.append import digest_rows, write_shards
 from zarr_core.matrix.read.cells import feature_parts, read_copy
 from zarr_core.matrix.read.fetch import ChunkFetcher
+from zarr_core.matrix.read.reader import MatrixReader
 from zarr_core.matrix.store.axis import FeatureAxis
 from zarr_core.matrix.store.claims import announce, claim_shards
 from zarr_core.matrix.store.create import CHUNK_FEATURES, check_vacant, commit_new, new_state
@@ -33,17 +34,15 @@ logger = logging.getLogger(__name__)
 
 
 def reindex(
-    source_storage: Storage,
-    fetcher: ChunkFetcher,
-    source: MatrixState,
-    old: FeatureAxis,
+    matrix: MatrixReader,
     new: FeatureAxis,
     storage: Storage,
     codec: str | None,
     chunk_features: int | None,
     progress: bool,
 ) -> MatrixState:
-    """Write a copy of the ``source`` state to the ``new`` axis and commit it; see ``WideMatrix.reindex``."""
+    """Write a copy of the matrix as it is now to the ``new`` axis and commit it; see ``WideMatrix.reindex``."""
+    old, source = matrix.feature_ids, matrix._state
     features = old.shared(new)
     if not len(features[0]):
         raise MatrixError(f"none of the {len(new):,} features is on the axis of the matrix ({len(old):,} features)")
@@ -59,7 +58,7 @@ def reindex(
     state = replace(_empty_copy(source, new, codec, chunk_features), metadata=source.metadata)
     copy = state.row_copy
     for table in source.metadata.values():
-        storage.create(table.path, source_storage.read(table.path))
+        storage.create(table.path, matrix._storage.read(table.path))
     count = sum(copy.shards_of(len(batch.sample_ids)) for batch in source.batches.values())
     if not count:
         return commit_new(storage, new, state)
@@ -67,7 +66,7 @@ def reindex(
     purpose = f"copy of matrix {source.matrix_id} to another axis"
     first = claim_shards(storage, state, copy, count * state.shard_rows, purpose, "Choose another location")
     members = {batch_id: batch.sample_ids for batch_id, batch in source.batches.items()}
-    written = rewrite_batches(fetcher, source, storage, state, members, first, features)
+    written = rewrite_batches(matrix._fetcher, source, storage, state, members, first, features)
     batches: dict[str, MatrixBatch] = {}
     with tqdm(total=len(source.rows), unit="sample", disable=not progress) as bar:
         for batch_id, batch in written:
@@ -75,7 +74,7 @@ def reindex(
             bar.update(len(batch.sample_ids))
     state = replace(state, batches=batches)
     announce(storage, state.row_copy)
-    load_same(source_storage, HEAD, source)  # what was copied is of this matrix, if it is still there
+    load_same(matrix._storage, HEAD, source)  # what was copied is of this matrix, if it is still there
     return commit_new(storage, new, state)
 
 
