@@ -10,13 +10,13 @@ import torch
 from torch.utils.data import Dataset
 
 from tests.helpers.waiting import LIMIT_SECONDS
+from zarr_core._util.threads import map_in_threads
 from zarr_core.errors import ZarrCoreError
 from zarr_core.loader import EpochBatchSampler, ResumableLoader
-from zarr_core.loader.threads import map_in_threads
 
 
 def names() -> set[str]:
-    return {thread.name for thread in threading.enumerate() if thread.name.startswith("zarr_core.loader")}
+    return {thread.name for thread in threading.enumerate() if thread.name.startswith("zarr_core.ahead")}
 
 
 def test_batches_come_in_order_although_a_later_one_is_read_first() -> None:
@@ -29,7 +29,7 @@ def test_batches_come_in_order_although_a_later_one_is_read_first() -> None:
             second_is_read.set()
         return indices
 
-    assert list(map_in_threads(fetch, iter([[0], [1], [2]]), 2, 1)) == [[0], [1], [2]]
+    assert list(map_in_threads(fetch, iter([[0], [1], [2]]), 2, 2)) == [[0], [1], [2]]
     assert names() == set()
 
 
@@ -41,7 +41,7 @@ def test_no_more_batches_are_taken_than_are_read_ahead() -> None:
             taken.append(number)
             yield [number]
 
-    read = map_in_threads(lambda indices: indices, batches(), 2, 3)
+    read = map_in_threads(lambda indices: indices, batches(), 2, 6)
     for done in range(1, 20):
         next(read)
         assert len(taken) == done + 2 * 3
@@ -55,7 +55,7 @@ def test_an_iteration_that_is_left_ends_its_threads(end: str) -> None:
         started.set()
         return indices
 
-    read = map_in_threads(fetch, iter([[number] for number in range(100)]), 2, 2)
+    read = map_in_threads(fetch, iter([[number] for number in range(100)]), 2, 4)
     next(read)
     assert started.is_set()
     assert names()

@@ -25,9 +25,8 @@ from zarr_core.datasets.batch import Batch, BatchDataset, BatchItem
 from zarr_core.datasets.collation import fields_by_domain
 from zarr_core.datasets.joined import Chosen, are_plain, read_joined, with_shared_samples
 from zarr_core.errors import UnknownFieldError, ZarrCoreError
-from zarr_core.loader.epochs import DatasetEpochs, count_repetitions, fingerprint_of
+from zarr_core.loader.epochs import DatasetEpochs, count_repetitions, fetch_items, fingerprint_of
 from zarr_core.loader.permutation import Permutation
-from zarr_core.loader.threads import fetch_items
 from zarr_core.loader.weights import rounded
 
 _PART = "part"

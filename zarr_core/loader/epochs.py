@@ -94,12 +94,14 @@ def count_repetitions(dataset: Any) -> None:
     The indices of a subset are replaced by an equal list. Else a sample that the subset has twice, or that a sampler
     repeats, would have the same points each time.
     """
-    waiting = [dataset]
-    while waiting:
-        one = waiting.pop()
+    for one in _reached(dataset, _wrapped):
         if isinstance(one, Subset) and not isinstance(one.indices, CountedIndices):
             one.indices = CountedIndices(one.indices)
-        waiting += _wrapped(one)
+
+
+def fetch_items(dataset: Any, indices: list[int]) -> Any:
+    """The items at some indices of a dataset, read together if it can do that."""
+    return dataset.__getitems__(indices) if hasattr(dataset, "__getitems__") else [dataset[i] for i in indices]
 
 
 def _with_epoch(dataset: Any, within: Callable[[Any], Iterable[Any]]) -> list[Any]:

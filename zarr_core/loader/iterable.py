@@ -9,10 +9,9 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from zarr_core._util.shared_epoch import SharedEpoch
 from zarr_core.errors import ZarrCoreError
-from zarr_core.loader.epochs import epoch_setter
+from zarr_core.loader.epochs import epoch_setter, fetch_items
 from zarr_core.loader.ranks import check_divided_once, rank_and_world, rank_and_world_of_launcher
 from zarr_core.loader.sampler import EpochBatchSampler, Shares
-from zarr_core.loader.threads import fetch_items
 
 
 class ZarrIterableDataset(IterableDataset[Any]):
@@ -107,10 +106,7 @@ class SampleIterator(Iterator[Any]):
         if self._shares is None:
             self._shares = Shares(self._sampler, self._position, self._step)
         if not self._waiting:
-            indices = self._shares.take()
-            if indices is None:
-                raise StopIteration
-            self._waiting = list(fetch_items(self._samples.dataset, indices))[::-1]
+            self._waiting = list(fetch_items(self._samples.dataset, next(self._shares)))[::-1]
         return self._waiting.pop()
 
     def state_dict(self) -> dict[str, Any]:

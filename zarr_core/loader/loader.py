@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import torch
@@ -12,10 +11,10 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 from torch.utils.data._utils.pin_memory import pin_memory
 
 from zarr_core._util.arguments import whole_number
+from zarr_core._util.threads import map_in_threads
 from zarr_core.errors import ZarrCoreError
-from zarr_core.loader.epochs import epoch_setter
-from zarr_core.loader.sampler import CountedEpochs, EpochBatchSampler, Shares
-from zarr_core.loader.threads import fetch_items, map_in_threads
+from zarr_core.loader.epochs import epoch_setter, fetch_items
+from zarr_core.loader.sampler import EpochBatchSampler, Shares
 
 T = TypeVar("T")
 
@@ -74,12 +73,11 @@ class ResumableLoader(DataLoader[T]):
         batch_sampler.check_dataset(dataset)
         batch_sampler.share()  # before training begins, not when the first evaluation does
         self.num_threads = whole_number("num_threads", num_threads, 0)
-        self._batches_ahead = 2
         if num_threads:
             if options.get("num_workers"):
                 raise ZarrCoreError("num_threads and num_workers both say who reads the batches; set one of them")
             # DataLoader takes it with worker processes only.
-            self._batches_ahead = whole_number("prefetch_factor", options.pop("prefetch_factor", 2), 1)
+            self._batches_ahead = num_threads * whole_number("prefetch_factor", options.pop("prefetch_factor", 2), 1)
         self._batches = _Prefetched(batch_sampler)
         super().__init__(dataset, batch_sampler=self._batches, **options)
         self._sampler = batch_sampler
@@ -88,11 +86,15 @@ class ResumableLoader(DataLoader[T]):
         """Yield the rest of the epoch after a state was loaded, else the whole epoch."""
         self._sampler.begin()
         epoch = self._sampler.epoch
-        with self._batches.taken_by_loader():
-            if self.num_threads:
-                batches = map_in_threads(self._read_batch, iter(self._batches), self.num_threads, self._batches_ahead)
-            else:
+        if self.num_threads:
+            shares = Shares(self._sampler, self._sampler.position)
+            batches = map_in_threads(self._read_batch, shares, self.num_threads, self._batches_ahead)
+        else:
+            self._batches.taken_by_loader = True
+            try:
                 batches = super().__iter__()
+            finally:
+                self._batches.taken_by_loader = False
         for position, batch in enumerate(batches, self._sampler.position + 1):
             self._sampler.check_epoch(epoch)
             self._sampler.position = position
@@ -128,34 +130,29 @@ class ResumableLoader(DataLoader[T]):
 
 
 class _Prefetched(Sampler[list[int]]):
-    """The batches from a sampler's position on. Workers prefetch them without moving the position."""
+    """The batches from a sampler's position on. Workers prefetch them without moving the position.
+
+    Attributes:
+        taken_by_loader: whether the loader itself starts an iteration.
+    """
 
     def __init__(self, sampler: EpochBatchSampler) -> None:
         self._sampler = sampler
-        self._by_loader = False
+        self.taken_by_loader = False
 
     @property
-    def sampler(self) -> CountedEpochs:
+    def sampler(self) -> Any:
         """See :attr:`EpochBatchSampler.sampler`."""
         return self._sampler.sampler
 
-    @contextmanager
-    def taken_by_loader(self) -> Iterator[None]:
-        """Within, the loader itself starts an iteration."""
-        self._by_loader = True
-        try:
-            yield
-        finally:
-            self._by_loader = False
-
     def __iter__(self) -> Iterator[list[int]]:
-        if not self._by_loader:
+        if not self.taken_by_loader:
             raise ZarrCoreError(
                 "another loader was built from the parts of a ResumableLoader, as Accelerate's prepare_data_loader and "
                 "skip_first_batches do; it would neither set epochs nor count batches. Iterate over the "
                 "ResumableLoader itself, which accelerator.prepare leaves as it is; load_state_dict resumes it"
             )
-        return iter(Shares(self._sampler, self._sampler.position).take, None)
+        return Shares(self._sampler, self._sampler.position)
 
     def __len__(self) -> int:
         return len(self._sampler)

@@ -10,6 +10,7 @@ import reprlib
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -182,9 +183,9 @@ class EpochBatchSampler(Sampler[list[int]]):
             self.epoch, self.position, self._resumes = epoch, 0, False
 
     @property
-    def sampler(self) -> CountedEpochs:
+    def sampler(self) -> Any:
         """Where Lightning, Fabric and Accelerate look for a ``set_epoch``: ``loader.batch_sampler.sampler``."""
-        return CountedEpochs(self)
+        return SimpleNamespace(set_epoch=self.follow)
 
     @property
     def sets_epochs(self) -> bool:
@@ -321,17 +322,6 @@ class EpochBatchSampler(Sampler[list[int]]):
         return first + rank * size // world, first + (rank + 1) * size // world
 
 
-class CountedEpochs:
-    """Takes the epochs that a framework counts."""
-
-    def __init__(self, sampler: EpochBatchSampler) -> None:
-        self._sampler = sampler
-
-    def set_epoch(self, epoch: int) -> None:
-        """Follow the count; see :meth:`EpochBatchSampler.follow`."""
-        self._sampler.follow(epoch)
-
-
 class BatchIterator(Iterator[list[int]]):
     """One pass over an epoch's batches of this rank. torchdata's ``StatefulDataLoader`` saves its state."""
 
@@ -345,9 +335,7 @@ class BatchIterator(Iterator[list[int]]):
             self._sampler.begin()
             self._shares = Shares(self._sampler, self._sampler.position)
         self._sampler.check_epoch(self._shares.epoch)
-        batch = self._shares.take()
-        if batch is None:
-            raise StopIteration
+        batch = next(self._shares)
         self._sampler.position = self._shares.position
         return batch
 
@@ -363,8 +351,8 @@ class BatchIterator(Iterator[list[int]]):
         self._shares = None
 
 
-class Shares:
-    """A rank's parts of every ``step``-th batch of an epoch, from a position on."""
+class Shares(Iterator[list[int]]):
+    """The indices of a rank's parts of every ``step``-th batch of an epoch, from a position on."""
 
     def __init__(self, sampler: EpochBatchSampler, position: int, step: int = 1) -> None:
         self.epoch = sampler.epoch
@@ -376,12 +364,11 @@ class Shares:
         self._occurrences = None if sampler.weights is None else sampler.weights.epoch(sampler.seed, sampler.epoch)
         self._ready: list[list[int]] = []  # the next parts, reversed
 
-    def take(self) -> list[int] | None:
-        """Indices of the next part; None at the end of the epoch."""
+    def __next__(self) -> list[int]:
         if not self._ready:
             self._ready = self._compute()[::-1]
         if not self._ready:
-            return None
+            raise StopIteration
         self.position += self._step
         return self._ready.pop()
 

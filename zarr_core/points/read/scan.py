@@ -5,22 +5,17 @@ Training reads a few chunks per sample through ``zarr_core.points.read.reader`` 
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TypeVar
 
 import numpy as np
 
+from zarr_core._util.threads import map_in_threads
 from zarr_core.errors import CorruptChunkError
 from zarr_core.format.array_metadata import ArrayLayout
 from zarr_core.format.ranges import MAX_READ_BYTES, coalesce
 from zarr_core.format.shards import ChunkRange, chunk_ranges, decode_chunk
 from zarr_core.storage import Storage
-
-_Item = TypeVar("_Item")
-_Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,9 +42,7 @@ def read_chunks(storage: Storage, path: str, layout: ArrayLayout, read_concurren
     """Read all chunks of an array in order. A damaged chunk is reported in its place; reading goes on after it.
 
     Args:
-        storage: the store.
-        path: path of the array below the store's root ("samples/run_1/<digest>/surface/pressure").
-        layout: of the array.
+        storage, path, layout: the array, by its path below the root ("samples/run_1/<digest>/surface/pressure").
         read_concurrency: requests in flight.
 
     Memory: 8 MiB per request in flight, or one chunk if that is larger.
@@ -82,7 +75,12 @@ def read_chunks(storage: Storage, path: str, layout: ArrayLayout, read_concurren
             continue
         number = shard * layout.chunks_per_shard
         stop = min(number + layout.chunks_per_shard, layout.n_chunks)
-        for reads in _in_order(fetch, coalesce(ranges, max_bytes=MAX_READ_BYTES), read_concurrency):
+        groups = coalesce(ranges, max_bytes=MAX_READ_BYTES)
+        if read_concurrency > 1:
+            fetched = map_in_threads(fetch, groups, read_concurrency, read_concurrency - 1)
+        else:
+            fetched = map(fetch, groups)
+        for reads in fetched:
             for read in reads:
                 assert read.number is not None
                 yield from (_not_written(layout, missing, shard) for missing in range(number, read.number))
@@ -107,18 +105,3 @@ def _decoded(layout: ArrayLayout, chunk: ChunkRange, data: bytes) -> ChunkRead:
         return ChunkRead(chunk.number, chunk.shard, None, str(error))
     rows = rows[: layout.n_points - chunk.number * layout.chunk_points]
     return ChunkRead(chunk.number, chunk.shard, rows, "", chunk.start, chunk.stop - chunk.start)
-
-
-def _in_order(function: Callable[[_Item], _Result], items: Iterable[_Item], concurrency: int) -> Iterator[_Result]:
-    """``map`` in threads, at most ``concurrency`` items ahead of the consumer."""
-    if concurrency <= 1:
-        yield from map(function, items)
-        return
-    with ThreadPoolExecutor(concurrency) as pool:
-        running: deque[Future[_Result]] = deque()
-        for item in items:
-            running.append(pool.submit(function, item))
-            if len(running) == concurrency:
-                yield running.popleft().result()
-        while running:
-            yield running.popleft().result()
