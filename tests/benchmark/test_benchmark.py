@@ -17,8 +17,8 @@ from tests.helpers.published_store import write_published_store
 from tests.helpers.small_source import KIND, load_field, write_source
 from zarr_core.benchmark import console_text, headline_markdown, run_benchmark
 from zarr_core.benchmark.__main__ import main
+from zarr_core.benchmark.measure import sample_picture
 from zarr_core.benchmark.page import bytes_chart, sample_figure, throughput_chart
-from zarr_core.benchmark.report import sample_picture
 from zarr_core.benchmark.wording import Wording, format_size, readable_count, readable_share
 from zarr_core.errors import ZarrCoreError
 from zarr_core.points.convert.conversion import convert

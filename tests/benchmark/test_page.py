@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from tests.helpers.small_source import KIND, write_source
+from zarr_core.benchmark.measure import make_report
 from zarr_core.benchmark.page import render_page
-from zarr_core.benchmark.report import BenchmarkRequest, make_report
 from zarr_core.points.convert.conversion import convert
 
 HOSTILE = """'"></text><script>alert("x")</script><b onclick='x'>&"""
@@ -20,7 +20,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], 
     root = tmp_path_factory.mktemp("page")
     write_source(root / "source", ("run_1",), surface=200, volume=300)
     convert(KIND, root / "store", source_url=str(root / "source"), chunk_points=32, codec="none")
-    return make_report(BenchmarkRequest(str(root / "source"), str(root / "store"), 24, 32, None, 1, None, False))
+    return make_report(str(root / "source"), str(root / "store"), 24, 32, None, 1, None, False)
 
 
 def hostile(value: Any) -> Any:

@@ -54,20 +54,12 @@ def run_benchmark(
     # Fail before minutes of measuring if the report cannot be rendered.
     with report_imports():
         from zarr_core.benchmark.page import render_page
-    from zarr_core.benchmark.report import BenchmarkRequest, make_report
+    from zarr_core.benchmark.measure import make_report
 
     folder = local_path(output_dir)
-    request = BenchmarkRequest(
-        source=str(pt_root),
-        store=str(zarr_root),
-        num_surface_points=num_surface_points,
-        num_volume_points=num_volume_points,
-        samples=samples,
-        repeats=repeats,
-        dataset_kind=dataset_kind,
-        progress=progress,
+    report, picture = make_report(
+        str(pt_root), str(zarr_root), num_surface_points, num_volume_points, samples, repeats, dataset_kind, progress
     )
-    report, picture = make_report(request)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "report.json").write_text(json.dumps(report, indent=1) + "\n")
     (folder / "report.html").write_text(render_page(report, picture))

@@ -1,24 +1,248 @@
-"""Measures the ways to get a training sample: bytes and requests; samples per second, median time and its p99."""
+"""Measures the ways to get a training sample, and reports all numbers, distributions of fields, and one picture."""
 
 from __future__ import annotations
 
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import numpy as np
+from tqdm import tqdm
 
+from zarr_core._util.arguments import whole_number
+from zarr_core._util.commands import shell
 from zarr_core._util.redaction import redact
 from zarr_core.benchmark.wording import WAYS
 from zarr_core.errors import ZarrCoreError
+from zarr_core.format.names import POSITION, FieldName
+from zarr_core.points.convert.savings import savings
 from zarr_core.points.read.reader import ZarrChunkReader
+from zarr_core.points.statistics import calculate_store_statistics
+from zarr_core.points.store.footprint import USD_PER_MILLION_GETS, count_inodes, footprint
+from zarr_core.points.store.group import chunk_object_bytes, recorded_rounding
+from zarr_core.points.store.recorded_settings import current_settings
+from zarr_core.points.store.settings import ConversionSettings
 from zarr_core.points.verify.source import ComparedSource
+from zarr_core.points.verify.store import verify_store
+from zarr_core.reports.environment import environment
+from zarr_core.reports.points import points_by_domain
 from zarr_core.sources.formats.files import path_of
-from zarr_core.sources.recorded import RecordedSample, record
+from zarr_core.sources.recorded import RecordedSample
+from zarr_core.storage import Storage, is_local
 from zarr_core.storage.byte_ranges import CountingObjects, open_objects
+
+# Samples and points per histogram: enough to show the shape of a distribution.
+_HISTOGRAM_SAMPLES, _HISTOGRAM_POINTS, _HISTOGRAM_BINS = 8, 20_000, 48
+# Upper limit on points in the picture; more only slow it down.
+_PICTURE_POINTS = 40_000
+
+
+def make_report(
+    source: str,
+    store: str,
+    num_surface_points: int,
+    num_volume_points: int,
+    samples: int | None,
+    repeats: int,
+    dataset_kind: str | None,
+    progress: bool,
+) -> tuple[dict[str, Any], dict[str, Any] | None]:
+    """Take all numbers of the report. See :func:`zarr_core.benchmark.run_benchmark` for the arguments.
+
+    Returns:
+        The report, and the arguments of :func:`zarr_core.benchmark.page.sample_figure` (None if no sample has a
+        scalar on its surface).
+
+    Raises:
+        ZarrCoreError: a number is not positive, no sample can be found in the source, or the store is a thin copy.
+    """
+    numbers = {
+        "num_surface_points": num_surface_points,
+        "num_volume_points": num_volume_points,
+        "repeats": repeats,
+        "samples": samples,
+    }
+    for name, value in numbers.items():
+        if value is not None:
+            whole_number(name, value, 1)
+    reader = ZarrChunkReader(store)
+    origin = reader.manifest.origin
+    if "points" in origin:
+        raise ZarrCoreError(
+            f"{redact(store)} has {origin['points']} of the points of its samples: reading them is less "
+            f"work than reading the source: measure the store that it is a copy of, {origin['store']}"
+        )
+    num_points = points_by_domain(reader.manifest.domains, num_surface_points, num_volume_points)
+    chosen = reader.sample_ids[:samples]
+    compared = ComparedSource.open(source, reader.manifest, dataset_kind)
+    equivalence = verify_store(store, source=compared, sample_ids=chosen, progress=progress)
+    located = []
+    most: dict[str, int] = {}
+    for sample_id in chosen:
+        sample = locate_sample(reader, compared, sample_id)
+        if sample is None:  # the equivalence check has reported that its files no longer exist
+            continue
+        located.append(sample)
+        for domain, grid in reader.manifest.samples[sample_id].domains.items():
+            most[domain] = max(most.get(domain, 0), grid.n_points)
+    if not located:
+        raise ZarrCoreError(
+            f"none of the {len(chosen)} samples of {redact(store)} are in {compared.files.url}; "
+            "the source must be the folder or URL that the store was made from"
+        )
+    num_points = {domain: min(n, most[domain]) for domain, n in num_points.items() if domain in most}
+    bar = partial(tqdm, unit="sample", disable=not progress)
+    ids = [sample.sample_id for sample in located]
+    report = {
+        "format": 1,
+        "created": datetime.now(UTC).isoformat(timespec="minutes"),
+        "command": _command(store, source, numbers | {"dataset_kind": dataset_kind}),
+        "environment": environment(),
+        "local": is_local(source) and is_local(store),
+        "equivalence": {
+            "ok": equivalence.ok,
+            "samples": equivalence.samples,
+            "arrays": equivalence.arrays,
+            "chunks": equivalence.chunks,
+            "how": equivalence.how,
+            "problems": list(map(str, equivalence.problems)),
+        },
+        "reads": count_reads(bar(located, desc="bytes"), store, num_points, repeats),
+        "throughput": time_reads(located, reader, num_points, repeats, bar),
+        "fields": field_distributions(reader, ids),
+        "error_bounds": _error_bounds(reader, located[0]),
+        "store": {"root": redact(store), **_store_facts(reader, located)},
+    }
+    picture = sample_picture(reader, ids, num_points)
+    report["picture"] = picture and picture.pop("sample_id")
+    return report, picture
+
+
+def _command(store: str, source: str, options: Mapping[str, Any]) -> str:
+    """The command line that measures again."""
+    words = [redact(store), "--source", redact(source)]
+    for name, value in options.items():
+        if value is not None:
+            words += [f"--{name.replace('_', '-')}", str(value)]
+    return shell("benchmark", *words)
+
+
+def _error_bounds(reader: ZarrChunkReader, sample: MeasuredSample) -> dict[str, Any]:
+    """See :func:`zarr_core.points.convert.savings.savings`; "problem" instead where that is not possible."""
+    names = []
+    for field in sample.fields:
+        domain, _, name = reader.manifest.fields[field].array_name.partition("/")
+        names.append(FieldName(domain, name))
+    settings = current_settings(reader.manifest) or ConversionSettings()
+    try:
+        return savings(sample.sample_id, names, sample.source.load, settings)
+    except ZarrCoreError as error:  # as where the extra pcodec is not installed
+        return {"problem": str(error)}
+
+
+def _store_facts(reader: ZarrChunkReader, samples: Sequence[MeasuredSample]) -> dict[str, Any]:
+    manifest = reader.manifest
+    points: dict[str, list[int]] = {}
+    chunk_points: dict[str, int] = {}
+    storage = Storage(reader.root)
+    sums: Counter[str] = Counter()
+    layouts = set()
+    for entry in manifest.samples.values():
+        sums["bytes_total"] += entry.bytes
+        for domain, grid in entry.domains.items():
+            low, high = points.get(domain, (grid.n_points, grid.n_points))
+            points[domain] = [min(low, grid.n_points), max(high, grid.n_points)]
+            chunk_points[domain] = max(chunk_points.get(domain, 0), grid.chunk_points)
+    for sample in samples:
+        entry = manifest.samples[sample.sample_id]
+        taken = footprint(storage, manifest, entry)
+        layouts.add(taken.layout)
+        sums["objects_stored"] += len(taken.sizes)
+        sums["inodes_stored"] += taken.inodes
+        # No bytes of the arrays are recorded of a sample of another program.
+        sums["bytes_stored"] += entry.bytes or chunk_object_bytes(taken.sizes, entry.relpath)
+        sums["objects_source"] += len(sample.paths)
+        local = sample.source.storage.is_local
+        sums["inodes_source"] += count_inodes(sample.paths, sample.source.folder) if local else 0
+        sums["bytes_source"] += sum(sample.sizes.values())
+    return {
+        "dataset_name": manifest.dataset_name,
+        "dataset_kind": manifest.dataset_kind,
+        "generation": manifest.generation,
+        "samples": len(manifest.samples),
+        "quarantined": len(manifest.quarantine),
+        "codec": manifest.compressor,
+        "shuffle_seed": manifest.shuffle_seed,
+        "chunk_points": chunk_points,
+        "points": points,
+        "layouts": sorted(layouts),
+        **sums,
+        "usd_per_million_gets": USD_PER_MILLION_GETS,
+    }
+
+
+def field_distributions(reader: ZarrChunkReader, ids: Sequence[str]) -> dict[str, Any]:
+    """Moments over every point of the samples, and histograms of a uniform subset of some of them."""
+    statistics = calculate_store_statistics(reader.root, sample_ids=ids)
+    errors: dict[str, list[float]] = defaultdict(list)
+    for sample_id in ids:
+        for name, error in recorded_rounding(reader.read_attributes(sample_id)).items():
+            errors[name].append(error.largest[0])
+    values: dict[str, list[np.ndarray]] = defaultdict(list)
+    for sample_id in ids[:_HISTOGRAM_SAMPLES]:
+        points = dict.fromkeys(reader.manifest.samples[sample_id].domains, _HISTOGRAM_POINTS)
+        for name, rows in reader.read_sample(sample_id, points).items():
+            values[name].append(rows.astype(np.float64))
+    found = {}
+    for name, column in reader.manifest.fields.items():
+        if name in values:
+            found[name] = {
+                "dtype": column.dtype,
+                # The largest of the samples and components; None if another program wrote one of them.
+                "rms_error": max(errors[name]) if len(errors[name]) == len(ids) else None,
+                "histogram": _histogram(np.concatenate(values[name])),
+                **{key: statistics[f"{name}_{key}"] for key in ("mean", "std", "min", "max")},
+            }
+    return found
+
+
+def _histogram(rows: np.ndarray) -> dict[str, Any]:
+    """Counts by component between the 0.1 and 99.9 percentiles, so that long tails do not flatten the histogram."""
+    low, high = np.percentile(rows, (0.1, 99.9))
+    edges = np.linspace(low, high if high > low else low + 1.0, _HISTOGRAM_BINS + 1)
+    names = {1: ["value"], 3: ["x", "y", "z"]}.get(rows.shape[1]) or range(rows.shape[1])
+    counts = {}
+    for name, column in zip(names, rows.T, strict=True):
+        counts[str(name)] = np.histogram(column, edges)[0].tolist()
+    return {"edges": edges.tolist(), "counts": counts}
+
+
+def sample_picture(
+    reader: ZarrChunkReader, sample_ids: Sequence[str], num_points: Mapping[str, int]
+) -> dict[str, Any] | None:
+    """Arguments of :func:`zarr_core.benchmark.page.sample_figure` for the first sample with a scalar on its surface.
+
+    With them its ``sample_id``; None if no sample has such a surface.
+    """
+    for sample_id in sample_ids:
+        for domain, grid in reader.manifest.samples[sample_id].domains.items():
+            columns = reader.manifest.domains[domain].arrays
+            scalars = [name for name, column in columns.items() if column.dim == 1]
+            if not domain.startswith("surface") or not scalars:
+                continue
+            pressures = [name for name in scalars if name.endswith("pressure")]
+            position, scalar = f"{domain}_{POSITION}", (pressures or scalars)[0]
+            picture = {"sample_id": sample_id, "n_points": grid.n_points, "label": scalar}
+            for name, points, epoch in (("whole", _PICTURE_POINTS, 0), ("drawn", num_points[domain], 1)):
+                read = reader.read_sample(sample_id, {domain: points}, (position, scalar), epoch=epoch)
+                picture[name] = (read[position], read[scalar][:, 0].astype(np.float32))
+            return picture
+    return None
 
 
 @dataclass(frozen=True)
@@ -26,7 +250,6 @@ class MeasuredSample:
     """A sample to measure.
 
     Attributes:
-        sample_id: its id.
         fields: canonical names of its fields.
         source: its source files.
         sizes: bytes of each field's source file; 0 for further fields of the same file.
