@@ -139,7 +139,7 @@ def test_a_key_of_an_item_in_place_of_a_field_is_named(store: str) -> None:
 
 def test_only_the_fields_of_the_item_are_read(store: str) -> None:
     dataset = opened(store, item={"y": "surface_pressure"})
-    assert dataset.reader.draws(dataset._selection, IDS[0]).columns.names == ["surface_pressure"]
+    assert dataset.reader.draws(dataset._selection, IDS[0]).names == ["surface_pressure"]
     assert list(dataset[0]) == ["y"]
     assert dataset.fingerprint != opened(store).fingerprint
     assert dataset.fingerprint == opened(store, fields=["surface_pressure"]).fingerprint

@@ -26,7 +26,7 @@ from zarr_core._util.repeated import repetition_of
 from zarr_core.datasets import MixedDataset, ZarrPointDataset, build_dataset
 from zarr_core.errors import UnknownFieldError, ZarrCoreError
 from zarr_core.loader import EpochBatchSampler, ResumableLoader, ZarrIterableDataset
-from zarr_core.points.read import together as reading
+from zarr_core.points.read import selection as reading
 
 STATISTICS = "surface_pressure_mean: {}\nsurface_pressure_std: 2.0\n"
 

@@ -14,7 +14,7 @@ from torch.utils.data import ConcatDataset, Subset
 from zarr_core._util.repeated import repetition_of
 from zarr_core.datasets.normalizers import Normalizers
 from zarr_core.datasets.points import ZarrPointDataset
-from zarr_core.points.read.together import Share, read_together
+from zarr_core.points.read.selection import Share, read_together
 
 
 class Chosen(NamedTuple):

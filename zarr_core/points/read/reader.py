@@ -23,8 +23,7 @@ from zarr_core.format.shuffle import in_source_order
 from zarr_core.points.read.engines import Engine, FieldRead, OutputMismatchError
 from zarr_core.points.read.engines.opening import open_engine
 from zarr_core.points.read.sampling import Draw, draw_points
-from zarr_core.points.read.selection import Coords, Pieces, SampleDraws, Selection
-from zarr_core.points.read.together import Share, join_pieces, read_together
+from zarr_core.points.read.selection import Coords, Pieces, SampleDraws, Selection, Share, join_pieces, read_together
 from zarr_core.points.store.head import HEAD, load_manifest
 from zarr_core.points.store.manifest import StoreManifest
 from zarr_core.points.store.mesh import read_meshes
@@ -306,7 +305,10 @@ class ZarrChunkReader:
         places: Sequence[int],
         mapped: dict[int, Pieces],
     ) -> bool:
-        """See :class:`zarr_core.points.read.together.Reader`."""
+        """Read samples into their places of the array of each column; False if a dtype differs.
+
+        Points that lie in memory maps are not copied, but added to ``mapped``, by place.
+        """
         reads: list[FieldRead] = []
         targets: list[np.ndarray] = []
         with self._same_store():
@@ -349,7 +351,7 @@ class ZarrChunkReader:
         items = []
         for sample, copied in zip(samples, mapped, strict=True):
             # zip takes as many of the arrays that were read as the sample has.
-            items.append(dict(zip(sample.columns.names, read if copied is None else copied, strict=False)))
+            items.append(dict(zip(sample.names, read if copied is None else copied, strict=False)))
         return items
 
     def allocate(self, sample: SampleDraws, items: int) -> list[np.ndarray]:

@@ -1,15 +1,19 @@
-"""What a program reads of every sample: checked once, then applied to one sample after another."""
+"""What a program reads of every sample, checked once and applied to one after another; and batches of their draws."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
 from zarr_core.errors import UnknownFieldError
 from zarr_core.points.read.sampling import Draw
 from zarr_core.points.store.manifest import ArrayColumn, SampleEntry, StoreManifest
+from zarr_core.storage.maps import AT_ONCE_BYTES
+
+# Samples that a selection remembers; they take half a kilobyte each.
+_MAX_SAMPLES = 1 << 16
 
 
 class Coords(NamedTuple):
@@ -17,7 +21,6 @@ class Coords(NamedTuple):
 
     Attributes:
         name: of the result.
-        domain: of the positions.
         num_points: points to draw; None reads all.
         stream: distinguishes the draws from others of the sample.
     """
@@ -29,14 +32,7 @@ class Coords(NamedTuple):
 
 
 class SelectedColumn(NamedTuple):
-    """An array of a sample that is read.
-
-    Attributes:
-        name: of the result.
-        column: the array.
-        domain: of the array.
-        stream: columns of one stream have the same points.
-    """
+    """An array that is read, and the name of the result. Columns of one stream have the same points."""
 
     name: str
     column: ArrayColumn
@@ -44,32 +40,16 @@ class SelectedColumn(NamedTuple):
     stream: str
 
 
-class SelectedColumns(list[SelectedColumn]):
-    """The columns of a sample. Samples with the same columns share the object.
-
-    Attributes:
-        domains: domain of each stream.
-        names: of the results.
-    """
-
-    def __init__(self, columns: Iterable[SelectedColumn]) -> None:
-        super().__init__(columns)
-        self.domains = {column.stream: column.domain for column in self}
-        self.names = [column.name for column in self]
-
-
 class SelectedSample(NamedTuple):
-    """What is read of one sample.
+    """What is read of one sample. Samples with equal columns share the tuple of them.
 
     Attributes:
-        entry: its entry in the manifest.
-        columns: the arrays to read.
         streams: name, points of the sample, points per chunk and points to draw of each stream.
         num_points: points to draw of each stream.
     """
 
     entry: SampleEntry
-    columns: SelectedColumns
+    columns: tuple[SelectedColumn, ...]
     streams: list[tuple[str, int, int, int]]
     num_points: list[int]
 
@@ -90,9 +70,8 @@ class Selection:
         self.num_points = dict(num_points)
         if coords is not None:
             self.num_points[coords.stream] = coords.num_points
-        # By identity, with the mapping itself: most samples share one mapping of fields.
-        self._known: dict[int, tuple[Mapping[str, ArrayColumn], SelectedColumns]] = {}
         self._samples: dict[str, SelectedSample] = {}
+        self._shared: dict[tuple[SelectedColumn, ...], tuple[SelectedColumn, ...]] = {}
 
     def of(self, manifest: StoreManifest, url: str, sample_id: str) -> SelectedSample:
         """What to read of a sample, remembered for later epochs.
@@ -104,33 +83,27 @@ class Selection:
         known = self._samples.get(sample_id)
         if known is not None and known.entry is entry:
             return known
-        columns = self.columns(manifest, url, sample_id)
+        if len(self._samples) >= _MAX_SAMPLES:
+            self._samples.clear()
+            self._shared.clear()
+        columns = tuple(self._columns(manifest, url, sample_id))
+        columns = self._shared.setdefault(columns, columns)
         streams = []
-        for stream, domain in columns.domains.items():
+        for stream, domain in {column.stream: column.domain for column in columns}.items():
             grid = entry.domains[domain]
             wanted = min(self.num_points.get(stream) or grid.n_points, grid.n_points)
             streams.append((stream, grid.n_points, grid.chunk_points, wanted))
-        if len(self._samples) >= _MAX_SAMPLES:
-            self._samples.clear()
         chosen = SelectedSample(entry, columns, streams, [wanted for *_, wanted in streams])
         self._samples[sample_id] = chosen
         return chosen
 
-    def columns(self, manifest: StoreManifest, url: str, sample_id: str) -> SelectedColumns:
-        """The columns of a sample, remembered for others with the same fields.
-
-        Raises:
-            UnknownFieldError: the sample lacks a field.
-        """
+    def _columns(self, manifest: StoreManifest, url: str, sample_id: str) -> Iterator[SelectedColumn]:
+        """The columns of a sample; raises UnknownFieldError if it lacks one."""
         own = manifest.fields_of(sample_id)
-        known = self._known.get(id(own))
-        if known is not None and known[0] is own:
-            return known[1]
         domains = {name: domain for domain, layout in manifest.domains.items() for name in layout.arrays}
-        columns = []
         for name in manifest.fields if self.fields is None else self.fields:
             if name in own:
-                columns.append(SelectedColumn(name, own[name], domains[name], domains[name]))
+                yield SelectedColumn(name, own[name], domains[name], domains[name])
             elif self.fields is not None:
                 lacking = sum(name not in manifest.fields_of(other) for other in manifest.samples)
                 raise UnknownFieldError(
@@ -139,21 +112,10 @@ class Selection:
                 )
         if self.coords is not None:
             name, domain, _, stream = self.coords
-            columns.append(SelectedColumn(name, own[manifest.domains[domain].position], domain, stream))
-        if len(self._known) >= _MAX_KNOWN:
-            self._known.clear()
-        chosen = SelectedColumns(columns)
-        self._known[id(own)] = own, chosen
-        return chosen
+            yield SelectedColumn(name, own[manifest.domains[domain].position], domain, stream)
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_known": {}, "_samples": {}}
-
-
-# A manifest whose samples share no mapping of fields is not kept twice.
-_MAX_KNOWN = 256
-# They take half a kilobyte each.
-_MAX_SAMPLES = 1 << 16
+        return self.__dict__ | {"_samples": {}, "_shared": {}}
 
 
 #: The points of a sample that lie in memory maps: one or two parts of each column.
@@ -161,18 +123,86 @@ Pieces: TypeAlias = Sequence[Sequence[np.ndarray]]
 
 
 class SampleDraws(NamedTuple):
-    """The drawn points of one sample.
-
-    Attributes:
-        sample_id: of the sample.
-        entry: its entry in the manifest.
-        columns: the arrays to read.
-        draws: by stream.
-        num_points: of each draw.
-    """
+    """The drawn points of one sample: a draw for each stream of its columns, and the number of points of each draw."""
 
     sample_id: str
     entry: SampleEntry
-    columns: SelectedColumns
+    columns: tuple[SelectedColumn, ...]
     draws: Mapping[str, Draw]
     num_points: list[int]
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the results."""
+        return [column.name for column in self.columns]
+
+
+class Reader(Protocol):
+    """What :class:`zarr_core.points.read.reader.ZarrChunkReader` does for a batch."""
+
+    def allocate(self, sample: SampleDraws, items: int) -> list[np.ndarray]:
+        """See there, as for the other."""
+
+    def fill(
+        self,
+        samples: Sequence[SampleDraws],
+        out: Sequence[np.ndarray],
+        places: Sequence[int],
+        mapped: dict[int, Pieces],
+    ) -> bool:
+        """See there."""
+
+
+class Share(NamedTuple):
+    """The samples of one store, and their places in a batch."""
+
+    reader: Reader
+    samples: Sequence[SampleDraws]
+    places: Sequence[int]
+
+
+def read_together(shares: Sequence[Share]) -> dict[str, np.ndarray] | None:
+    """Read a batch.
+
+    Returns:
+        (samples, points, dim) by name, of the stored dtypes; None if fields, dtypes or numbers of points differ.
+    """
+    reader, (first, *_), _ = shares[0]
+    columns, num_points = first.columns, first.num_points
+    alike = {id(columns)}  # most samples of a store have the same object
+    items = 0
+    for share in shares:
+        items += len(share.places)
+        for sample in share.samples:
+            if sample.num_points != num_points:
+                return None
+            if id(sample.columns) not in alike:
+                if _form(sample) != _form(first):
+                    return None
+                alike.add(id(sample.columns))
+    arrays = reader.allocate(first, items)
+    mapped: dict[int, Pieces] = {}
+    for share in shares:
+        if not share.reader.fill(share.samples, arrays, share.places, mapped):
+            return None
+    if len(mapped) == items and arrays[0].nbytes * len(arrays) <= AT_ONCE_BYTES:
+        join_pieces([mapped[place] for place in range(items)], arrays)  # one call per array for all samples
+    else:
+        for place, pieces in mapped.items():
+            join_pieces([pieces], [array[place] for array in arrays])
+    return dict(zip(first.names, arrays, strict=True))
+
+
+def _form(sample: SampleDraws) -> list[tuple[str, str, int, str]]:
+    """What must be equal for samples to share arrays, besides the numbers of points."""
+    return [(name, column.dtype, column.dim, stream) for name, column, _, stream in sample.columns]
+
+
+def join_pieces(samples: Sequence[Pieces], out: Sequence[np.ndarray]) -> None:
+    """Copy the points of samples, in parts for each column, into the array of each column, one after another."""
+    for column, array in enumerate(out):
+        parts: list[np.ndarray] = []
+        for sample in samples:
+            parts += sample[column]
+        if parts:
+            np.concatenate(parts, out=array.reshape(-1, array.shape[-1]))

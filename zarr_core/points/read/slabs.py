@@ -13,7 +13,7 @@ from zarr_core.errors import UnknownFieldError, ZarrCoreError
 from zarr_core.format.shuffle import shuffle_permutation
 from zarr_core.points.read.reader import ZarrChunkReader
 from zarr_core.points.read.sampling import Draw
-from zarr_core.points.read.selection import SampleDraws, SelectedColumns
+from zarr_core.points.read.selection import SampleDraws
 from zarr_core.points.store.group import source_points
 
 
@@ -21,9 +21,7 @@ class ReadSlab(NamedTuple):
     """Consecutive points of one domain of a sample.
 
     Attributes:
-        domain: of the points.
         rows: their places in the stored order.
-        sample: what was read.
         values: (points, dim) of the stored dtype by canonical name.
     """
 
@@ -43,8 +41,7 @@ def read_slabs(
     """Read a sample whole, in stored order, each point once. In memory are a slab and a chunk.
 
     Args:
-        reader: of the store.
-        sample_id: the sample.
+        reader, sample_id: what to read.
         points: of a slab, at most; the last one of a domain may have fewer.
         fields: canonical names; all that the sample has by default.
         domain: read this one only; by default one domain after another.
@@ -66,7 +63,7 @@ def read_slabs(
 def _slabs(reader: ZarrChunkReader, whole: SampleDraws, points: int, domains: Iterable[str]) -> Iterator[ReadSlab]:
     for domain in domains:
         drawn = whole.draws[domain]
-        columns = SelectedColumns(column for column in whole.columns if column.domain == domain)
+        columns = tuple(column for column in whole.columns if column.domain == domain)
         for start in range(0, drawn.num_points, points):
             stop = min(start + points, drawn.num_points)
             draws = {domain: Draw(((start, stop),), drawn.chunk_points)}
@@ -76,15 +73,7 @@ def _slabs(reader: ZarrChunkReader, whole: SampleDraws, points: int, domains: It
 
 
 def source_order(reader: ZarrChunkReader, sample_id: str, domain: str) -> np.ndarray:
-    """Row in the source of each stored point: stored point i is row ``order[i]`` of the source's arrays.
-
-    Args:
-        reader: of the store.
-        sample_id: the sample.
-        domain: of the points.
-
-    Returns:
-        (points,) int64.
+    """Row in the source of each stored point, (points,) int64: point i is row ``order[i]`` of the source's arrays.
 
     Raises:
         UnknownFieldError: there is no such sample, or it has no such domain.

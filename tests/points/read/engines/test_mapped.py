@@ -20,7 +20,7 @@ from tests.helpers.small_source import KIND
 from tests.points.read.engines.conftest import CHUNK
 from zarr_core.errors import CorruptChunkError, ZarrCoreError
 from zarr_core.points.convert.conversion import convert
-from zarr_core.points.read import together
+from zarr_core.points.read import selection as together
 from zarr_core.points.read.engines import direct
 from zarr_core.points.read.engines import mapped as engine_maps
 from zarr_core.points.read.engines.direct import DirectEngine
