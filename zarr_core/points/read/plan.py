@@ -71,12 +71,11 @@ def chunk_spans(runs: tuple[tuple[int, int], ...], chunk_points: int) -> list[tu
 def plan_read(
     layout: ArrayLayout, index: ChunkIndex, drawn: Draw, max_gap: int = MAX_GAP_BYTES
 ) -> tuple[list[list[PlannedChunk]], list[PlannedChunk]]:
-    """Plan the read of a draw.
+    """Plan the read of a draw, all of whose points are in the array.
 
     Args:
-        layout: of the array. Its chunks count, which may differ from those that the draw was made for.
-        index: of the array.
-        drawn: the points; all within the array.
+        layout, index: of the array. Its chunks count, which may differ from those that the draw was made for.
+        drawn: the points.
         max_gap: unwanted bytes between two chunks that are fetched to save a request, at most.
 
     Returns:
@@ -102,10 +101,9 @@ def unpack(
     """Decode the chunks of a fetched range, and copy the wanted rows to the output.
 
     Args:
-        layout: of the array.
-        chunks: the wanted chunks in the range.
+        layout, chunks: the array, and the wanted chunks in the range.
         data: the bytes of the range, uint8.
-        out: (rows, dim), C-contiguous. A chunk that is wanted whole is decoded in place if the dtype is the stored one.
+        out: (rows, dim) of the stored dtype, C-contiguous. A chunk that is wanted whole is decoded in place.
         scratch: (chunk_points, dim) of the stored dtype, for chunks that are wanted in part.
 
     Raises:
@@ -113,12 +111,13 @@ def unpack(
     """
     origin = chunks[0].start
     for shard, start, stop, chunk, rows in chunks:
+        stored = data[start - origin : stop - origin]
         first, last, to = rows[0]
         try:
-            if last - first == layout.chunk_points and out.dtype == scratch.dtype:
-                decode_into(layout, data[start - origin : stop - origin], out[to : to + last])
+            if last - first == layout.chunk_points:
+                decode_into(layout, stored, out[to : to + last])
                 continue
-            decode_into(layout, data[start - origin : stop - origin], scratch)
+            decode_into(layout, stored, scratch)
         except CorruptChunkError as error:
             where = f"bytes {start} to {stop} of {layout.object_key(shard)}"
             raise CorruptChunkError(f"chunk {chunk} ({where}): {error}") from error

@@ -102,13 +102,7 @@ class ZarrChunkReader:
         self.cache = None if cache_dir is None else DiskCache(cache_dir, cache_limit)
         memory = None if cache_bytes is None else parse_size(cache_bytes)
         self._engine: Engine = open_engine(
-            self.engine,
-            self.root,
-            store_factory=store_factory,
-            objects_factory=objects_factory,
-            read_concurrency=self.read_concurrency,
-            cache=self.cache,
-            cache_bytes=memory,
+            self.engine, self.root, store_factory, objects_factory, self.read_concurrency, self.cache, memory
         )
 
     def __repr__(self) -> str:

@@ -323,24 +323,3 @@ def test_a_sample_that_another_thread_drops_is_not_kept_as_a_map(store: Path, mo
     process = engine._this_process
     assert len(process.samples) == 1
     assert process.mapped.keys() <= process.samples.keys()
-
-
-def test_an_index_is_seen_when_what_follows_from_it_is_known(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another thread reads an array as soon as it has an index."""
-    reader = ZarrChunkReader(store)
-    batch(reader, {})
-    engine = reader._engine
-    assert isinstance(engine, DirectEngine)
-    (array, *_) = (found for found in engine._this_process.samples.popitem()[1].arrays.values() if found is not None)
-    distance, seen = type(array)._distance, []
-
-    def looking(self: Any, starts: Any) -> int | None:
-        seen.append(array.index)
-        return distance(self, starts)
-
-    monkeypatch.setattr(type(array), "_distance", looking)
-    index, array.index = array.index, None
-    assert index is not None
-    array.index = index
-    assert seen == [None]
-    assert array.is_straight

@@ -15,13 +15,13 @@ from typing import Any
 
 import numpy as np
 
-from zarr_core.errors import CorruptChunkError, ManifestError, StoreError, TruncatedError
+from zarr_core.errors import CorruptChunkError, ManifestError, StoreError, TransferError, TruncatedError
 from zarr_core.format.ranges import MAX_READ_BYTES
 from zarr_core.format.shards import ChunkIndex, decode_shard_index
 from zarr_core.points.read.engines import Engine, FieldRead, fetch_failure
 from zarr_core.points.read.engines.mapped import MappedSample
 from zarr_core.points.read.engines.sample_metadata import KnownArray, KnownSample, group_request, parse_group
-from zarr_core.points.read.engines.straight import MAX_GAP, StraightRead, UnreadError, read_straight
+from zarr_core.points.read.engines.straight import MAX_GAP, StraightRead, read_straight
 from zarr_core.points.read.plan import MAX_GAP_BYTES, PlannedChunk, RowSpan, plan_read, unpack
 from zarr_core.points.read.selection import Pieces, SampleDraws
 from zarr_core.points.store.manifest import SampleEntry
@@ -45,31 +45,20 @@ from zarr_core.storage.disk_cache import DiskCache
 _METADATA_BYTES = 32 << 20
 # Archives of at most this size are fetched whole, to save a request.
 _WHOLE_BYTES = MAX_GAP_BYTES
-_SCRATCH_SHAPES = 8  # chunk shapes for which each thread keeps a buffer
 
 
 class DirectEngine(Engine):
-    """Executes read plans.
-
-    Args:
-        root: the store.
-        objects_factory: opens the objects below a root.
-        fallback: makes the engine that reads arrays in layouts that this library does not write.
-        cache: keeps fetched ranges on a fast disk.
-        cache_bytes: memory per process for ranges fetched from a remote store or from ``cache``; None keeps nothing.
-    """
+    """Executes read plans. See :class:`zarr_core.points.read.reader.ZarrChunkReader` for the arguments."""
 
     def __init__(
         self,
         root: str,
         objects_factory: Callable[[str], Objects] | None = None,
-        fallback: Callable[[], Engine] | None = None,
         cache: DiskCache | None = None,
         cache_bytes: int | None = None,
     ) -> None:
         self.root = root
         self._objects_factory = objects_factory or open_objects
-        self._make_fallback = fallback
         self._cache = cache
         self._cache_bytes = cache_bytes
         self._fallback: Engine | None = None
@@ -116,9 +105,7 @@ class DirectEngine(Engine):
         if requests:
             order = _in_order_of_archives([read for read, *_ in work], requests)
             source = WholeObjects(process.objects, whole) if whole else process.objects
-            self._execute(
-                source, process.scratch, [work[number] for number in order], [requests[number] for number in order]
-            )
+            self._execute(source, [work[number] for number in order], [requests[number] for number in order])
         if fallback_places:
             self._read_by_fallback(reads, fallback_places, results, out is None)
         return results
@@ -232,18 +219,22 @@ class DirectEngine(Engine):
     def _execute(
         self,
         source: Objects,
-        scratch: _Scratch,
         work: Sequence[tuple[FieldRead, KnownArray, list[PlannedChunk], np.ndarray]],
         requests: Sequence[Request],
     ) -> None:
         """Fetch the ranges and decode them into their targets."""
+        scratch: dict[tuple[int, int, str], np.ndarray] = {}
 
         def use(number: int, data: np.ndarray | Exception) -> None:
             read, array, chunks, target = work[number]
+            layout = array.layout
+            shape = layout.chunk_points, layout.dim, layout.dtype
             try:
+                if shape not in scratch:  # new memory for each chunk takes a tenth more time
+                    scratch[shape] = np.empty(shape[:2], array.dtype)
                 if isinstance(data, Exception):
                     data = _fetched(requests[number].key, data)
-                unpack(array.layout, chunks, data, target, scratch.rows(array))
+                unpack(layout, chunks, data, target, scratch[shape])
             except Exception as error:
                 raise _read_error(read, str(requests[number]), error) from error
 
@@ -253,10 +244,11 @@ class DirectEngine(Engine):
     def _read_by_fallback(
         self, reads: Sequence[FieldRead], places: Sequence[int], results: list[np.ndarray], replace: bool
     ) -> None:
+        """Read arrays in layouts that this library does not write through zarr-python."""
         if self._fallback is None:
-            if self._make_fallback is None:
-                raise StoreError(f"{reads[places[0]].where}: only zarr-python reads this array; use engine='zarr'")
-            self._fallback = self._make_fallback()
+            from zarr_core.points.read.engines.reference import ZarrEngine  # imports zarr-python
+
+            self._fallback = ZarrEngine(self.root)
         targets = None if replace else [results[place] for place in places]
         for place, points in zip(places, self._fallback.read([reads[i] for i in places], targets), strict=True):
             results[place] = points
@@ -304,7 +296,6 @@ class _Process:
         self.files = base if isinstance(base, LocalObjects) and not isinstance(opened, CachedObjects) else None
         self.samples: OrderedDict[str, KnownSample] = OrderedDict() if parent is None else parent.samples.copy()
         self.mapped: dict[str, MappedSample] = {}
-        self.scratch = _Scratch()
         self._bytes: int = 0 if parent is None else parent._bytes
         self._lock = threading.Lock()
 
@@ -337,36 +328,18 @@ class _Process:
             return self.mapped.setdefault(entry.relpath, mapped)
 
 
-class _Scratch(threading.local):
-    """Reusable chunk buffers, per thread."""
-
-    def __init__(self) -> None:
-        self._kept: dict[tuple[int, int, str], np.ndarray] = {}
-
-    def rows(self, array: KnownArray) -> np.ndarray:
-        """A buffer for one chunk of an array, with undefined content."""
-        layout = array.layout
-        key = (layout.chunk_points, layout.dim, layout.dtype)
-        rows = self._kept.get(key)
-        if rows is None:
-            if len(self._kept) >= _SCRATCH_SHAPES:
-                self._kept.clear()
-            rows = self._kept[key] = np.empty((layout.chunk_points, layout.dim), array.dtype)
-        return rows
-
-
 def _read_straight(files: LocalObjects, reads: Sequence[tuple[FieldRead, StraightRead]]) -> None:
     """Read draws of local files; raises the errors of :meth:`DirectEngine.read`."""
     try:
         read_straight(files, [wanted for _, wanted in reads])
-    except (UnreadError, CorruptChunkError):
+    except (TransferError, CorruptChunkError):
         for read, wanted in reads:  # one by one, so that the error names the field
             try:
                 read_straight(files, [wanted])
-            except UnreadError as error:
-                raise _read_error(read, str(error.request), error.cause) from error
+            except TransferError as error:
+                raise StoreError(f"{read.where}: {error}") from error
             except CorruptChunkError as error:
-                raise _read_error(read, "", error) from error
+                raise read.unreadable(error) from error
 
 
 def _in_order_of_archives(reads: Sequence[FieldRead], requests: Sequence[Request]) -> list[int]:

@@ -22,13 +22,7 @@ from zarr_core.storage.local_files import LOOK_AGAIN, MappedChunks
 
 
 class MappedSample:
-    """The arrays of a sample, mapped when they are first wanted.
-
-    Args:
-        files: of the store.
-        known: metadata of the sample.
-        entry: its entry in the manifest.
-    """
+    """The arrays of a sample, mapped when they are first wanted."""
 
     def __init__(self, files: LocalObjects, known: KnownSample, entry: SampleEntry) -> None:
         self._files, self._known, self._entry = files, known, entry
@@ -76,21 +70,25 @@ class MappedSample:
         name, column = selected.column.array_name, selected.column
         mapped = self._arrays.get(name)
         array = self._known.arrays.get(name)
-        if mapped is not None or array is None or not array.is_straight or array.accepted is not self._entry:
+        if mapped is not None or array is None or array.accepted is not self._entry:
             return mapped
-        layout = array.layout
+        layout, index = array.layout, array.index
+        if index is None or not array.is_straight:
+            return None
         # Draws have the chunks of the manifest.
         if layout.n_shards > 1 or layout.chunk_points != self._entry.domains[selected.domain].chunk_points:
             return None
         # So are dtype and width of the output, which may be others in stores of an earlier version.
         if (layout.dtype, layout.dim) != (column.dtype, column.dim):
             return None
+        # Other writers may store chunks in another order.
+        starts = index.starts
+        step = starts[1] - starts[0] if len(starts) > 1 else array.chunk_bytes
+        if step < array.chunk_bytes or (np.diff(starts) != step).any():
+            return None
         shape = layout.chunk_points, layout.dim
         file = self._files.map(array.shard_name(0))
-        assert array.index is not None
-        mapped = MappedChunks.of(
-            file, layout.n_chunks, shape, array.dtype, array.verified, array.index.starts[0], array.step
-        )
+        mapped = MappedChunks.of(file, layout.n_chunks, shape, array.dtype, array.verified, starts[0], step)
         if mapped is not None:
             self._arrays[name] = mapped
         return mapped

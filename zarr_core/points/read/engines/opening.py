@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import TYPE_CHECKING
 
 from zarr_core.errors import ZarrCoreError
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
 def open_engine(
     name: str,
     root: str,
-    *,
     store_factory: Callable[[str], Store] | None,
     objects_factory: Callable[[str], Objects] | None,
     read_concurrency: int,
@@ -48,15 +46,9 @@ def open_engine(
 
         return TensorStoreEngine(root)
     if name == "zarr":
-        return _reference_engine(root, store_factory, read_concurrency)
+        from zarr_core.points.read.engines.reference import ZarrEngine
+
+        return ZarrEngine(root, store_factory, read_concurrency)
     from zarr_core.points.read.engines.direct import DirectEngine
 
-    return DirectEngine(root, objects_factory, partial(_reference_engine, root), cache, cache_bytes)
-
-
-def _reference_engine(
-    root: str, store_factory: Callable[[str], Store] | None = None, read_concurrency: int = 1
-) -> Engine:
-    from zarr_core.points.read.engines.reference import ZarrEngine
-
-    return ZarrEngine(root, store_factory, read_concurrency)
+    return DirectEngine(root, objects_factory, cache, cache_bytes)

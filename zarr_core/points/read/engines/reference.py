@@ -58,13 +58,7 @@ _ZSTD = Codec.parse("zstd")
 
 
 class ZarrEngine(Engine):
-    """Reads through zarr-python.
-
-    Args:
-        root: the store.
-        store_factory: opens the Zarr store below a root.
-        read_concurrency: how many fields are read at the same time, in threads.
-    """
+    """Reads through zarr-python. See :class:`zarr_core.points.read.reader.ZarrChunkReader` for the arguments."""
 
     def __init__(
         self, root: str, store_factory: Callable[[str], Store] | None = None, read_concurrency: int = 1

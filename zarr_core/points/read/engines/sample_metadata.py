@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from zarr_core._util.cached import cached_property
 from zarr_core._util.documents import DocumentError, expect, parse_json
 from zarr_core._util.redaction import printable_cause
 from zarr_core.errors import CorruptChunkError, SourceError, StoreError
@@ -31,71 +32,33 @@ class KnownArray:
 
     Attributes:
         layout: of the array.
+        index: byte ranges of its chunks; None until the shard indices are read.
         dtype: stored dtype, little-endian.
-        row_bytes: bytes of a point.
-        is_straight: whether each chunk is its rows and its checksum, and those of an object lie at equal distances.
-        step: that distance, in bytes.
+        row_bytes, chunk_bytes: stored bytes of a point, and of an uncompressed chunk with its checksum.
         verified: by chunk number, whether this process has compared the chunk with its checksum; of an array without
             codec only.
         accepted: the manifest entry that it was compared with; None before.
     """
 
-    __slots__ = (
-        "_first_shard",
-        "_index",
-        "_path",
-        "accepted",
-        "dtype",
-        "is_straight",
-        "layout",
-        "row_bytes",
-        "step",
-        "verified",
-    )
-
     def __init__(self, path: str, layout: ArrayLayout, index: ChunkIndex | None, archive: str = "") -> None:
         if archive:  # one object holds all chunks
             layout = replace(layout, shard_points=layout.n_chunks * layout.chunk_points)
-        self.layout = layout
+        self.layout, self.index = layout, index
         self.dtype = np.dtype(layout.dtype).newbyteorder("<")
         self.row_bytes = layout.dim * self.dtype.itemsize
+        self.chunk_bytes = layout.chunk_points * self.row_bytes + CHECKSUM_BYTES
         self.verified = bytearray(layout.n_chunks if layout.is_straight else 0)
         self.accepted: SampleEntry | None = None
         self._path = path
         self._first_shard = archive or f"{path}/{layout.shard_key(0)}"
-        self.step = self.chunk_bytes
-        self.index = index
 
-    @property
-    def index(self) -> ChunkIndex | None:
-        """Byte ranges of its chunks; None until the shard indices are read."""
-        return self._index
-
-    @index.setter
-    def index(self, index: ChunkIndex | None) -> None:
-        # Other writers may leave out chunks, or write them in another order.
-        is_straight = False
-        if index is not None and self.layout.is_straight and self.chunk_bytes <= _ONE_READ:
-            distance = self._distance(index.starts)
-            self.step = distance or self.step
-            is_straight = self.step >= self.chunk_bytes and distance is not None
-            is_straight &= set(index.lengths) == {self.chunk_bytes}
-        # Last: another thread reads as soon as there is an index.
-        self.is_straight = is_straight
-        self._index = index
-
-    def _distance(self, starts: Sequence[int]) -> int | None:
-        """Distance of neighbouring chunks; 0 if no object has two, None if it is not the same everywhere."""
-        if isinstance(starts, range):
-            return starts.step
-        step = starts[1] - starts[0] if len(starts) > 1 and self.layout.chunks_per_shard > 1 else 0
-        number = np.arange(self.layout.n_chunks) % self.layout.chunks_per_shard
-        return step if np.array_equal(starts, starts[0] + number * step) else None
-
-    @property
-    def chunk_bytes(self) -> int:
-        """Stored bytes of an uncompressed chunk: its rows and its checksum."""
-        return self.layout.chunk_points * self.row_bytes + CHECKSUM_BYTES
+    @cached_property
+    def is_straight(self) -> bool:
+        """Whether each chunk is its rows and its checksum. Other writers may leave out chunks."""
+        assert self.index is not None
+        if not self.layout.is_straight or self.chunk_bytes > _ONE_READ:
+            return False
+        return set(self.index.lengths) == {self.chunk_bytes}
 
     def shard_name(self, shard: int) -> str:
         """Object name of a shard. Not a list of names: metadata of a few bytes can claim millions of shards."""

@@ -12,12 +12,13 @@ from typing import NamedTuple
 import google_crc32c
 import numpy as np
 
-from zarr_core.errors import CorruptChunkError, TruncatedError
+from zarr_core.errors import CorruptChunkError, TransferError
 from zarr_core.format.array_metadata import CHECKSUM_BYTES
 from zarr_core.points.read.engines.sample_metadata import KnownArray
 from zarr_core.points.read.plan import RowSpan, wanted_rows
 from zarr_core.points.read.sampling import Draw
 from zarr_core.storage.byte_ranges import LocalObjects, Request
+from zarr_core.storage.retries import describe
 
 # Unwanted bytes that are read to save a system call: at least the checksum between two chunks.
 MAX_GAP = 4096
@@ -28,26 +29,12 @@ _MAX_BYTES = 1 << 30
 _unwanted = memoryview(bytearray(MAX_GAP))
 
 
-class UnreadError(Exception):
-    """Bytes that could not be read.
-
-    Attributes:
-        request: the bytes.
-        cause: what prevented the read.
-    """
-
-    def __init__(self, request: Request, cause: Exception) -> None:
-        super().__init__(request, cause)
-        self.request, self.cause = request, cause
-
-
 class StraightRead(NamedTuple):
     """A draw to be read.
 
     Attributes:
         array: one that ``is_straight``.
-        drawn: the points.
-        target: receives them: (points, dim) of the stored dtype, C-contiguous.
+        target: receives the points: (points, dim) of the stored dtype, C-contiguous.
         check: compare each chunk with its checksum, even if this process has done so before.
     """
 
@@ -68,8 +55,8 @@ def read_straight(files: LocalObjects, reads: Sequence[StraightRead]) -> None:
     """Read draws. Neighbouring bytes of a file, also of different arrays, are one system call.
 
     Raises:
-        CorruptChunkError: a chunk does not match its checksum.
-        UnreadError: bytes cannot be read.
+        CorruptChunkError: a chunk is missing, or does not match its checksum.
+        TransferError: bytes cannot be read.
     """
     wanted: dict[str, list[_Part]] = {}
     unverified: list[tuple[KnownArray, int, list[memoryview]]] = []
@@ -164,10 +151,10 @@ def _read(files: LocalObjects, name: str, begin: int, end: int, buffers: Sequenc
     except FileNotFoundError as error:
         raise CorruptChunkError(f"{name} is missing") from error
     except OSError as error:
-        raise UnreadError(Request(name, begin, end), error) from error
+        raise TransferError(f"{Request(name, begin, end)} cannot be fetched: {describe(error)}") from error
     if done != end - begin:
-        missing = TruncatedError(f"expected {end - begin} bytes, but only {done} are there")
-        raise UnreadError(Request(name, begin, end), missing)
+        request = Request(name, begin, end)
+        raise CorruptChunkError(f"{request}: expected {request.size} bytes, but only {done} are there")
 
 
 def _verify(array: KnownArray, chunk: int, pieces: Sequence[memoryview]) -> None:

@@ -1,7 +1,8 @@
 """TensorStore engine: an independent implementation of Zarr, for comparison (extra ``tensorstore``).
 
-TensorStore ends the process if it cannot allocate what metadata or a compressed chunk claims. So it gets only arrays
-whose sizes were checked. zarr-python, which raises an error, reads arrays in layouts that this library does not write.
+TensorStore ends the process if it cannot allocate what metadata or a compressed chunk claims, or if the central
+directory of an archive is damaged. So it gets only arrays whose sizes, and archives whose directories, were checked.
+zarr-python, which raises an error, reads arrays in layouts that this library does not write.
 """
 
 from __future__ import annotations
@@ -14,11 +15,13 @@ from typing import Any
 
 import numpy as np
 
+from zarr_core._util.documents import parse_json
 from zarr_core._util.redaction import redact
 from zarr_core.errors import CorruptChunkError, StoreError
-from zarr_core.format.packed import SUFFIX
+from zarr_core.format.array_metadata import CHECKSUM_BYTES, ArrayLayout
+from zarr_core.format.packed import SUFFIX, check_directory, parse_head
+from zarr_core.format.shards import ChunkRange, chunk_ranges
 from zarr_core.points.read.engines import Engine, FieldRead, copied, missing_group
-from zarr_core.points.read.engines.frame_sizes import FrameSizes
 from zarr_core.points.read.engines.reference import ZarrEngine
 from zarr_core.points.store.manifest import SampleEntry
 from zarr_core.storage import Storage, is_local
@@ -28,6 +31,7 @@ from zarr_core.storage.retries import POLICY
 
 _OPEN_ARRAYS = 4096
 _CHECK_THREADS = 8
+_HEADER_BYTES = 18  # of a compressed frame, which name its decoded size
 
 # The retry policy as TensorStore options. Timeouts can only be set in the environment (TENSORSTORE_CURL_LOW_SPEED_*).
 _RETRIES = {
@@ -49,10 +53,7 @@ _used_by: int | None = None
 
 
 class TensorStoreEngine(Engine):
-    """Reads through TensorStore, all fields in flight together.
-
-    Args:
-        root: a local path or ``s3://`` URL.
+    """Reads a local path or ``s3://`` URL through TensorStore, all fields in flight together.
 
     Raises:
         StoreError: TensorStore is not installed, or does not support the location.
@@ -134,11 +135,7 @@ def _finish(read: FieldRead, future: Any) -> np.ndarray:
 
 
 class _Process:
-    """What one process has open.
-
-    Attributes:
-        array: opens the array at a path, of this library or not; the last ones stay open.
-    """
+    """What one process has open. The last arrays stay open."""
 
     def __init__(self, storage: Storage, kvstore: dict[str, Any]) -> None:
         self.frames = FrameSizes(storage)
@@ -201,3 +198,71 @@ def _credentials(found: Access) -> dict[str, str]:
             "~/.aws/credentials, or use engine='direct'"
         )
     return _CREDENTIALS[method]
+
+
+class FrameSizes:
+    """Compares the sizes that compressed chunks of a store claim with their layout, before TensorStore decodes them.
+
+    A decoder allocates what the header of a frame claims, up to 2 GiB with Blosc. Keeps the shard indices of the arrays
+    that were read last.
+    """
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+        self._known = lru_cache(_OPEN_ARRAYS)(self._open)
+        self._check_archive = lru_cache(_OPEN_ARRAYS)(self._compare_directory)
+
+    def check(self, read: FieldRead) -> bool:
+        """Whether the layout of the array is one that this library writes: the others are not checked.
+
+        Raises:
+            CorruptChunkError: a chunk of the read claims another size than its layout has.
+        """
+        try:
+            if read.entry.head:
+                self._check_archive(read.entry.relpath, read.entry.head)
+            known = self._known(read.path)
+            if known is None:
+                return False
+            layout, chunks = known
+            start, stop = read.drawn.span
+            for number in range(start // layout.chunk_points, -(-stop // layout.chunk_points)):
+                if number in chunks:
+                    self._check_chunk(read.path, layout, chunks[number])
+        except (ValueError, CorruptChunkError) as error:
+            raise read.unreadable(error) from error
+        except FileNotFoundError:
+            pass  # the engine reports what is missing
+        return True
+
+    def _compare_directory(self, archive: str, head: int) -> None:
+        group = parse_head(self._storage.read(archive, 0, head))
+        check_directory(group, self._storage.read(archive, group.directory_start, group.size))
+
+    def _open(self, path: str) -> tuple[ArrayLayout, dict[int, ChunkRange]] | None:
+        try:
+            layout = ArrayLayout.from_zarr_json(parse_json(self._storage.read(f"{path}/zarr.json")))
+        except StoreError:
+            return None
+        if layout.codec.name == "pcodec" or layout.codec.scale is not None:  # TensorStore has no such codecs
+            return None
+        chunks = {}
+        for shard in range(layout.n_shards):
+            name = f"{path}/{layout.shard_key(shard)}"
+            size = self._storage.size(name)
+            end = size - layout.index_bytes
+            found = chunk_ranges(layout, shard, self._storage.read(name, max(end, 0), size), end)
+            chunks.update({chunk.number: chunk for chunk in found})
+        return layout, chunks
+
+    def _check_chunk(self, path: str, layout: ArrayLayout, chunk: ChunkRange) -> None:
+        frame = chunk.stop - chunk.start - (CHECKSUM_BYTES if layout.checksum else 0)
+        if frame <= 0:
+            raise ValueError(f"chunk {chunk.number} is empty")
+        header = self._storage.read(
+            f"{path}/{layout.shard_key(chunk.shard)}", chunk.start, chunk.start + min(frame, _HEADER_BYTES)
+        )
+        claimed = layout.codec.decoded_bytes(header, frame)
+        expected = layout.chunk_points * layout.dim * np.dtype(layout.dtype).itemsize
+        if claimed != expected:
+            raise ValueError(f"chunk {chunk.number} decodes to {claimed} bytes where {expected} belong")

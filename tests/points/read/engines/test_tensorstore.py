@@ -11,7 +11,7 @@ import pytest
 from tests.helpers.small_source import KIND, write_source
 from zarr_core.convert import convert
 from zarr_core.errors import CorruptChunkError
-from zarr_core.points.read.engines.frame_sizes import FrameSizes
+from zarr_core.points.read.engines.tensorstore import FrameSizes
 from zarr_core.points.read.reader import ZarrChunkReader
 from zarr_core.storage import Storage
 
