@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.helpers.draws import indices_of
 from tests.helpers.examples import LAYOUTS, examples
 from zarr_core.errors import CorruptChunkError
 from zarr_core.format.array_metadata import ArrayLayout
@@ -72,7 +73,7 @@ def test_executing_a_plan_gives_the_rows_of_the_draw(layout: ArrayLayout, wanted
     points = rows(layout)
     shards, lengths = encode(layout, points)
     drawn = draw(layout.n_points, layout.chunk_points, wanted, seed=seed)
-    expected = points[drawn.indices()]
+    expected = points[indices_of(drawn)]
     index = ChunkIndex.from_lengths(layout, unpack_lengths(pack_lengths(lengths)))
     stored = [decode_shard_index(layout, shard[-layout.index_bytes :]) for shard in shards]
     assert index == ChunkIndex.from_shards(layout, stored)
@@ -87,7 +88,7 @@ def test_a_draw_is_one_range_of_each_shard_it_touches(layout: ArrayLayout, wante
     _, lengths = encode(layout, rows(layout))
     drawn = draw(layout.n_points, layout.chunk_points, wanted, seed=seed)
     ranges, _ = plan_read(layout, ChunkIndex.from_lengths(layout, lengths), drawn)
-    touched = {chunk // layout.chunks_per_shard for chunk in drawn.indices() // layout.chunk_points}
+    touched = {chunk // layout.chunks_per_shard for chunk in indices_of(drawn) // layout.chunk_points}
     assert [chunks[0].shard for chunks in ranges] == sorted(touched)
     assert sum(chunks[-1].stop - chunks[0].start for chunks in ranges) <= sum(lengths[i] for i in drawn.chunks)
 

@@ -23,6 +23,7 @@ from zarr.storage import WrapperStore
 
 import zarr_core.points.read.engines.reference
 from tests.helpers.counting_store import CountingStore, Kept
+from tests.helpers.draws import indices_of
 from tests.helpers.examples import examples
 from tests.helpers.published_store import make_samples, write_published_store
 from tests.helpers.small_source import KIND, write_source
@@ -99,7 +100,7 @@ def test_drawn_rows_are_the_rows_of_the_draw_in_every_field(
         domain = name.partition("_")[0]
         wanted = {"surface": surface, "volume": volume}[domain] or len(stored)
         drawn = draw(len(stored), CHUNK, wanted, seed=seed, epoch=epoch, sample_id="run_2", stream=domain)
-        np.testing.assert_array_equal(values, stored[drawn.indices()])
+        np.testing.assert_array_equal(values, stored[indices_of(drawn)])
 
 
 def test_draws_of_domains_coordinates_samples_and_epochs_are_their_own(tmp_path: Path) -> None:
@@ -337,7 +338,7 @@ def test_damaged_bytes_are_never_returned(tmp_path: Path, samples: dict[str, Any
             part = ZarrChunkReader(store).read_sample("run_1", {"volume": 5}, ["volume_velocity"], epoch=position)
         except CorruptChunkError:
             continue
-        drawn = draw(131, CHUNK, 5, epoch=position, sample_id="run_1", stream="volume").indices()
+        drawn = indices_of(draw(131, CHUNK, 5, epoch=position, sample_id="run_1", stream="volume"))
         np.testing.assert_array_equal(part["volume_velocity"], samples["run_1"]["volume_velocity"][drawn])
     assert noticed > 50
 

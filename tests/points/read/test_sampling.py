@@ -12,6 +12,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from tests.helpers.draws import indices_of
 from zarr_core.errors import ZarrCoreError
 from zarr_core.points.read.sampling import Draw, block_around, block_count, draw, window
 
@@ -24,7 +25,7 @@ def test_a_draw_is_t_different_points_in_few_chunks_and_pure(
 ) -> None:
     drawn = draw(n, c, t, seed=seed, epoch=epoch, sample_id=sample)
     assert drawn == draw(n, c, t, seed=seed, epoch=epoch, sample_id=sample)
-    indices = drawn.indices()
+    indices = indices_of(drawn)
     assert indices.dtype == np.int64
     assert drawn.num_points == len(indices) == len(set(indices.tolist())) == min(t, n)
     assert indices.min() >= 0
@@ -60,7 +61,7 @@ def test_law_every_point_is_drawn_with_probability_t_over_n(n: int, c: int, t: i
         for start in range(n):
             in_window = window(n, c, t, phase, start)
             assert all(first < stop for first, stop in in_window.runs)
-            drawn.update(in_window.indices().tolist())
+            drawn.update(indices_of(in_window).tolist())
     assert {point: Fraction(drawn[point], draws) for point in range(n)} == dict.fromkeys(range(n), Fraction(t, n))
 
 
@@ -177,7 +178,7 @@ def test_draws_of_whole_chunks_repeat_as_the_documentation_says() -> None:
     """docs/choosing.md, "Chunks and the variety of draws"."""
 
     def equal_pairs(chunk_points: int) -> float:
-        drawn = [frozenset(draw(5312, chunk_points, 2048, epoch=epoch).indices().tolist()) for epoch in range(300)]
+        drawn = [frozenset(indices_of(draw(5312, chunk_points, 2048, epoch=epoch)).tolist()) for epoch in range(300)]
         times = Counter(drawn).values()
         return sum(n * (n - 1) for n in times) / (300 * 299)
 

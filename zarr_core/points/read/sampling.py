@@ -75,10 +75,6 @@ class Draw(NamedTuple):
         start, stop = self.span
         return range(start // self.chunk_points, -(-stop // self.chunk_points))
 
-    def indices(self) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-        """Stored point indices, int64, shape (num_points,), all different."""
-        return np.concatenate([np.arange(start, stop, dtype=np.int64) for start, stop in self.runs])
-
 
 def draw(
     n_points: int,

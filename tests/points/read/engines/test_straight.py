@@ -17,7 +17,7 @@ from tests.helpers.stores import object_place
 from tests.points.read.engines.conftest import CHUNK
 from zarr_core.errors import CorruptChunkError
 from zarr_core.points.convert.conversion import convert
-from zarr_core.points.read.engines import direct, straight
+from zarr_core.points.read.engines import straight
 from zarr_core.points.read.reader import ZarrChunkReader
 from zarr_core.storage import local_files
 from zarr_core.storage.byte_ranges import LocalObjects
@@ -152,8 +152,8 @@ def test_a_sample_drawn_twice_overlaps_itself(
     points = {"surface": 20, "volume": 40}
     selection = reader.selection(points)
     epochs = [5, 0, 5, 3, 1, 2, 0]
-    read = Mock(wraps=straight.read_straight)
-    monkeypatch.setattr(direct, "read_straight", read)
+    read = Mock(wraps=straight._read_all)
+    monkeypatch.setattr(straight, "_read_all", read)
     for times in (1, 2):
         items = reader.read_items([reader.draws(selection, "run_1", epoch=epoch) for epoch in epochs])
         for epoch, item in zip(epochs, items, strict=True):

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from zarr_core.errors import CorruptChunkError, ManifestError, StoreError, TransferError, TruncatedError
+from zarr_core.errors import CorruptChunkError, ManifestError, TruncatedError
 from zarr_core.format.ranges import MAX_READ_BYTES
 from zarr_core.format.shards import ChunkIndex, decode_shard_index
 from zarr_core.points.read.engines import Engine, FieldRead, fetch_failure
@@ -73,7 +73,7 @@ class DirectEngine(Engine):
         fallback_places: list[int] = []
         work: list[tuple[FieldRead, KnownArray, list[PlannedChunk], np.ndarray]] = []
         requests: list[Request] = []
-        straight: list[tuple[FieldRead, StraightRead]] = []
+        straight: list[StraightRead] = []
         files = process.files
         for place, (read, known) in enumerate(zip(reads, arrays, strict=True)):
             if known is None:
@@ -89,8 +89,7 @@ class DirectEngine(Engine):
                 read.check_output(known.dtype, layout.dim, target)
             results.append(target)
             if files is not None and known.is_straight:
-                # Files of other programs may change.
-                straight.append((read, StraightRead(known, read.drawn, target, not read.entry.is_ours)))
+                straight.append(StraightRead(read, known, target))
                 continue
             # In an archive, the chunks of other fields lie between those of one field: requests are joined below.
             max_gap = 0 if read.entry.head else MAX_GAP_BYTES
@@ -101,7 +100,7 @@ class DirectEngine(Engine):
                 work.append((read, known, chunks, target))
                 requests.append(Request(known.shard_name(chunks[0].shard), chunks[0].start, chunks[-1].stop))
         if files is not None and straight:
-            _read_straight(files, straight)
+            read_straight(files, straight)
         if requests:
             order = _in_order_of_archives([read for read, *_ in work], requests)
             source = WholeObjects(process.objects, whole) if whole else process.objects
@@ -326,20 +325,6 @@ class _Process:
             if self.samples.get(entry.relpath) is not known:  # another thread has dropped it
                 return mapped
             return self.mapped.setdefault(entry.relpath, mapped)
-
-
-def _read_straight(files: LocalObjects, reads: Sequence[tuple[FieldRead, StraightRead]]) -> None:
-    """Read draws of local files; raises the errors of :meth:`DirectEngine.read`."""
-    try:
-        read_straight(files, [wanted for _, wanted in reads])
-    except (TransferError, CorruptChunkError):
-        for read, wanted in reads:  # one by one, so that the error names the field
-            try:
-                read_straight(files, [wanted])
-            except TransferError as error:
-                raise StoreError(f"{read.where}: {error}") from error
-            except CorruptChunkError as error:
-                raise read.unreadable(error) from error
 
 
 def _in_order_of_archives(reads: Sequence[FieldRead], requests: Sequence[Request]) -> list[int]:

@@ -12,11 +12,11 @@ from typing import NamedTuple
 import google_crc32c
 import numpy as np
 
-from zarr_core.errors import CorruptChunkError, TransferError
+from zarr_core.errors import CorruptChunkError, StoreError, TransferError
 from zarr_core.format.array_metadata import CHECKSUM_BYTES
+from zarr_core.points.read.engines import FieldRead
 from zarr_core.points.read.engines.sample_metadata import KnownArray
 from zarr_core.points.read.plan import RowSpan, wanted_rows
-from zarr_core.points.read.sampling import Draw
 from zarr_core.storage.byte_ranges import LocalObjects, Request
 from zarr_core.storage.retries import describe
 
@@ -35,13 +35,11 @@ class StraightRead(NamedTuple):
     Attributes:
         array: one that ``is_straight``.
         target: receives the points: (points, dim) of the stored dtype, C-contiguous.
-        check: compare each chunk with its checksum, even if this process has done so before.
     """
 
+    read: FieldRead
     array: KnownArray
-    drawn: Draw
     target: np.ndarray
-    check: bool
 
 
 class _Part(NamedTuple):
@@ -56,8 +54,21 @@ def read_straight(files: LocalObjects, reads: Sequence[StraightRead]) -> None:
 
     Raises:
         CorruptChunkError: a chunk is missing, or does not match its checksum.
-        TransferError: bytes cannot be read.
+        StoreError: bytes cannot be read.
     """
+    try:
+        _read_all(files, reads)
+    except (CorruptChunkError, TransferError):
+        for each in reads:  # one by one, so that the error names the field
+            try:
+                _read_all(files, [each])
+            except CorruptChunkError as error:
+                raise each.read.unreadable(error) from error
+            except TransferError as error:
+                raise StoreError(f"{each.read.where}: {error}") from error
+
+
+def _read_all(files: LocalObjects, reads: Sequence[StraightRead]) -> None:
     wanted: dict[str, list[_Part]] = {}
     unverified: list[tuple[KnownArray, int, list[memoryview]]] = []
     for read in reads:
@@ -81,12 +92,13 @@ def read_straight(files: LocalObjects, reads: Sequence[StraightRead]) -> None:
 
 def _parts(read: StraightRead) -> Iterator[tuple[str, int, list[_Part], bool]]:
     """The parts of each chunk: name of its object, its number, and whether it is to be compared with its checksum."""
-    array, drawn, target, check = read
+    field, array, target = read
+    check = not field.entry.is_ours  # files of other programs may change
     layout, verified, width = array.layout, array.verified, array.row_bytes
     assert array.index is not None
     starts = array.index.starts
     out = memoryview(target).cast("B")  # type: ignore[arg-type]  # an array is a buffer since Python 3.12
-    for chunk, spans in wanted_rows(drawn.runs, layout.chunk_points):
+    for chunk, spans in wanted_rows(field.drawn.runs, layout.chunk_points):
         base = starts[chunk]
         name = array.shard_name(chunk // layout.chunks_per_shard)
         if verified[chunk] and not check:
