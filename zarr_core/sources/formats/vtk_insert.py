@@ -14,17 +14,15 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Literal
-from xml.parsers import expat
 from xml.sax.saxutils import quoteattr
 
 import numpy as np
 from numcodecs import lz4
 
-from zarr_core.sources.formats.vtk_xml import EnoughError, new_parser
+from zarr_core.sources.formats.vtk_xml import Elements
 
 _PIECE_BYTES = 1 << 20
-_SECTIONS = {"cells": "CellData", "points": "PointData"}
-_CELLS = ("Cells", "Verts", "Lines", "Strips", "Polys")
+_SECTIONS = {"cells": b"CellData", "points": b"PointData"}
 _KINDS = {"f": "Float", "i": "Int", "u": "UInt"}
 
 
@@ -52,101 +50,45 @@ def insert_arrays(source: Path, target: Path, at: str, arrays: Mapping[str, np.n
     Raises:
         ValueError: the file is damaged, has several pieces, another number of cells or points, or an array of a name.
     """
-    places = _Places(at)
-    places.find(source)
+    elements = Elements()
+    with source.open("rb") as old:
+        elements.add_all(iter(lambda: old.read(_PIECE_BYTES), b""))
+    if elements.n_pieces != 1:
+        raise ValueError(f"has {elements.n_pieces} pieces; arrays can be added to files of one piece")
+    compressor = elements.root.get("compressor")
+    if compressor and compressor not in _COMPRESSORS:
+        raise ValueError(f"is compressed by {compressor}, which is none of {', '.join(_COMPRESSORS)}")
+    rows = elements.rows[at]
     for name, values in arrays.items():
-        if name in places.names:
+        if (at, name) in elements.names:
             raise ValueError(f"has an array {name!r} at its {at} already; choose another name")
-        if len(values) != places.rows:
-            raise ValueError(f"has {places.rows:,} {at}, and the array {name!r} has {len(values):,} rows")
+        if len(values) != rows:
+            raise ValueError(f"has {rows:,} {at}, and the array {name!r} has {len(values):,} rows")
     with source.open("rb") as old, target.open("wb") as new:
-        _copy(old, new, places.stop)
-        new.write(places.opening)
+        stop, resume, opening, closing = _place(old, elements, at)
+        old.seek(0)
+        _copy(old, new, stop)
+        new.write(opening)
         for name, values in arrays.items():
-            _write_array(new, name, values, places.format)
-        new.write(places.closing)
-        old.seek(places.resume)
+            _write_array(new, name, values, elements.root)
+        new.write(closing)
+        old.seek(resume)
         shutil.copyfileobj(old, new, _PIECE_BYTES)
 
 
-class _Places:
-    """Where arrays at the cells or points of a file go.
-
-    Attributes:
-        format: attributes of the root element.
-        rows: number of cells or points.
-        names: of the arrays that are there.
-        stop, resume: the file is copied before the one position and from the other one on.
-        opening, closing: what surrounds the new arrays there.
-    """
-
-    def __init__(self, at: str) -> None:
-        self._section, self._counts = _SECTIONS[at], _CELLS if at == "cells" else ("Points",)
-        self.format: dict[str, str] = {}
-        self.rows = 0
-        self.names: set[str] = set()
-        self.stop = self.resume = 0
-        self.opening = self.closing = b""
-        self._pieces = 0
-        # Positions of the section's tag and of what follows, None without a section; and of the end of the piece.
-        self._begin: int | None = None
-        self._end_of_section = self._end_of_piece = 0
-        self._is_within = False
-        self._parser = new_parser(self._start, self._end)
-
-    def find(self, source: Path) -> None:
-        """Look at the elements of a file; raises ValueError."""
-        with source.open("rb") as file:
-            try:
-                while piece := file.read(_PIECE_BYTES):
-                    self._parser.Parse(piece)
-                self._parser.Parse(b"", True)
-            except EnoughError:
-                pass
-            except expat.ExpatError as error:
-                raise ValueError(f"truncated or damaged: {error}") from error
-            if self._pieces != 1:
-                raise ValueError(f"has {self._pieces} pieces; arrays can be added to files of one piece")
-            self._choose(file)
-        compressor = self.format.get("compressor")
-        if compressor and compressor not in _COMPRESSORS:
-            raise ValueError(f"is compressed by {compressor}, which is none of {', '.join(_COMPRESSORS)}")
-
-    def _choose(self, file: IO[bytes]) -> None:
-        name = self._section.encode()
-        if self._begin is None:
-            self.stop = self.resume = self._end_of_piece
-            self.opening, self.closing = b"<%s>\n" % name, b"</%s>\n" % name
-            return
-        file.seek(self._end_of_section)
-        if file.read(len(name) + 2) == b"</" + name:
-            self.stop = self.resume = self._end_of_section
-            return
-        # The section is one tag, <CellData/>, and this the position behind it.
-        file.seek(self._begin)
-        tag = file.read(self._end_of_section - self._begin)
-        self.stop, self.resume = self._begin, self._end_of_section
-        self.opening, self.closing = tag.removesuffix(b"/>") + b">\n", b"</%s>" % name
-
-    def _start(self, name: str, attributes: dict[str, str]) -> None:
-        if name == "VTKFile":
-            self.format = attributes
-        elif name == "Piece":
-            self._pieces += 1
-            for kind in self._counts:
-                self.rows += int(attributes.get(f"NumberOf{kind}", 0))
-        elif name == self._section:
-            self._begin, self._is_within = self._parser.CurrentByteIndex, True
-        elif name in ("DataArray", "Array") and self._is_within:
-            self.names.add(attributes.get("Name", ""))
-        elif name == "AppendedData":
-            raise EnoughError
-
-    def _end(self, name: str) -> None:
-        if name == self._section:
-            self._end_of_section, self._is_within = self._parser.CurrentByteIndex, False
-        elif name == "Piece":
-            self._end_of_piece = self._parser.CurrentByteIndex
+def _place(file: IO[bytes], elements: Elements, at: str) -> tuple[int, int, bytes, bytes]:
+    """Where new arrays go: before which position, what follows at which, and the tags to write around them."""
+    name = _SECTIONS[at]
+    if at not in elements.sections:
+        return elements.end_of_piece, elements.end_of_piece, b"<%s>\n" % name, b"</%s>\n" % name
+    begin, end = elements.sections[at]
+    file.seek(end)
+    if file.read(len(name) + 2) == b"</" + name:
+        return end, end, b"", b""
+    # The section is one tag, <CellData/>, and this the position behind it.
+    file.seek(begin)
+    tag = file.read(end - begin)
+    return begin, end, tag.removesuffix(b"/>") + b">\n", b"</%s>" % name
 
 
 def _copy(old: IO[bytes], new: IO[bytes], size: int) -> None:

@@ -65,7 +65,7 @@ def peek(file: SourceFile) -> Contents:
     elements = vtk_xml.Elements()
     for _, piece in pieces:
         with _errors_of(piece):
-            elements.read(piece)
+            elements.add(piece)
     return elements.contents(_names(pieces))
 
 
@@ -129,7 +129,7 @@ def _pieces(file: SourceFile) -> list[tuple[str, SourceFile]]:
         if element == "Block":
             blocks.pop()
 
-    vtk_xml.parse(root, start, end)
+    vtk_xml.parse(vtk_xml.new_parser(start, end), root.pieces())
     if not found:
         raise ValueError("names no piece")
     return [(name, parts[path]) for path, name in found.items()]
