@@ -37,6 +37,15 @@ class _Model(pydantic.BaseModel):
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
 
 
+def _short_for(key: str) -> pydantic.BeforeValidator:
+    """Validator: a name, or a list of names, stands for an entry with this key only."""
+
+    def entry(value: Any) -> Any:
+        return {key: value} if isinstance(value, str | list | tuple) else value
+
+    return pydantic.BeforeValidator(entry)
+
+
 class FieldFile(_Model):
     """One point field of a dataset and the file that holds it in each sample's folder.
 
@@ -73,10 +82,6 @@ class FieldArray(_Model):
     units: str = ""
 
 
-def _as_field_array(value: Any) -> Any:
-    return {"array": value} if isinstance(value, str | list | tuple) else value
-
-
 class MeshFile(_Model):
     """The fields of one domain that lie in a mesh.
 
@@ -96,35 +101,25 @@ class MeshFile(_Model):
     at: Literal["cells", "points"] = "cells"
     patches: Names = ()
     length_scale: Annotated[float, pydantic.Field(gt=0, allow_inf_nan=False)] = 1.0
-    fields: dict[str, Annotated[FieldArray, pydantic.BeforeValidator(_as_field_array)]] = {}
+    fields: dict[str, Annotated[FieldArray, _short_for("array")]] = {}
     compute: tuple[Literal["normals", "area"], ...] = ()
     connectivity: bool = False
 
     def field_files(self, domain: str) -> list[FieldFile]:
         """The fields, position first."""
         found = []
-        names: tuple[Literal["position", "normals", "area"], ...] = ("position", *self.compute)
-        for name in names:
+        here = ArrayChoice(at=self.at, patches=self.patches)
+        for name in (POSITION, *self.compute):
             power, units = _COMPUTED[name]
-            choice = ArrayChoice(
-                compute=name,
-                at=self.at,
-                patches=self.patches,
-                scale=self.length_scale**power,
-                units=units,
-                keep_mesh=self.connectivity and name == POSITION,
-            )
+            own = {"compute": name, "scale": self.length_scale**power, "units": units}
+            own["keep_mesh"] = self.connectivity and name == POSITION
+            choice = here.model_copy(update=own)
             found.append(FieldFile(domain=domain, name=name, filename=self.file, choice=choice))
-        for own_name, entry in self.fields.items():
-            choice = ArrayChoice(
-                arrays=entry.array,
-                at=self.at,
-                patches=self.patches,
-                scale=entry.scale,
-                units=entry.units,
-                match=f"{domain}_{POSITION}" if entry.file not in ("", self.file) else "",
-            )
-            found.append(FieldFile(domain=domain, name=own_name, filename=entry.file or self.file, choice=choice))
+        for name, entry in self.fields.items():
+            match = f"{domain}_{POSITION}" if entry.file not in ("", self.file) else ""
+            own = {"arrays": entry.array, "scale": entry.scale, "units": entry.units, "match": match}
+            choice = here.model_copy(update=own)
+            found.append(FieldFile(domain=domain, name=name, filename=entry.file or self.file, choice=choice))
         return found
 
 
@@ -166,10 +161,6 @@ class ParameterFile(_Model):
     prefix: str = ""
 
 
-def _as_parameter_file(value: Any) -> Any:
-    return {"file": value} if isinstance(value, str) else value
-
-
 def _in_list(value: Any) -> Any:
     return [value] if isinstance(value, str | dict) else value
 
@@ -185,12 +176,6 @@ class SplitFiles(_Model):
     rule: Literal["files"] = "files"
     filename: Annotated[str, pydantic.AfterValidator(_with_one("{split}"))] = "{split}_design_ids.txt"
     names: tuple[str, ...] = ("train", "val", "test")
-
-    @pydantic.model_validator(mode="after")
-    def _check(self) -> SplitFiles:
-        for split in self.names:
-            check_relative_path(self.filename.format(split=split))
-        return self
 
     @property
     def filenames(self) -> dict[str, str]:
@@ -290,7 +275,7 @@ class SourceDescription(_Model):
     optional: frozenset[str] = frozenset()
     meshes: dict[str, MeshFile] = {}
     parameters: Annotated[
-        tuple[Annotated[ParameterFile, pydantic.BeforeValidator(_as_parameter_file)], ...],
+        tuple[Annotated[ParameterFile, _short_for("file")], ...],
         pydantic.BeforeValidator(_in_list),
     ] = ()
     tables: tuple[TableFile, ...] = ()
@@ -303,10 +288,10 @@ class SourceDescription(_Model):
         for filename in self.files.values():
             if isinstance(filename, str) and ("/" in filename or filename in ("", ".", "..")):
                 raise ValueError(f"{filename!r} must be the name of a file in the sample's folder")
-        paths = [self.samples, self.subfolder, *self.blacklists, *self._parameter_patterns]
+        files = self._all_fields
+        paths = [self.samples, self.subfolder, *self.blacklists, *self._parameter_patterns, *self.split_files.values()]
         paths += [table.file for table in self.tables]
-        for file in self._field_files():
-            paths.append(file.filename.removeprefix("./").removesuffix(CASE))
+        paths += [file.filename.removeprefix("./").removesuffix(CASE) for file in files]
         for path in filter(None, paths):
             check_relative_path(path)
         for pattern in self.patterns if self.names_contain_id else ():
@@ -315,19 +300,16 @@ class SourceDescription(_Model):
             if suffix_of(pattern) in ROOTS:
                 roots = ", ".join(ROOTS)
                 raise ValueError(f"pieces of {roots} lie in the sample's folder, so {{id}} cannot stand for it")
-        by_field: dict[str, FieldFile] = {}
-        for file in self._field_files():
+        for file in files:
             name = file.field.canonical
-            if name in by_field:
-                raise ValueError(f"two files for {name}: {by_field[name].filename} and {file.filename}")
-            by_field[name] = file
-        for file in self._field_files():
-            if f"{file.domain}_{POSITION}" not in by_field:
+            if self.fields[name] is not file:
+                raise ValueError(f"two files for {name}: {file.filename} and {self.fields[name].filename}")
+            if f"{file.domain}_{POSITION}" not in self.fields:
                 raise ValueError(f"domain {file.domain!r} has no position: add {file.domain}_{POSITION} to files")
-        if not by_field:
+        if not files:
             raise ValueError("files must name at least one point field")
         for name in sorted(self.optional):
-            if name not in by_field or by_field[name].name == POSITION:
+            if name not in self.fields or self.fields[name].name == POSITION:
                 raise ValueError(
                     f"optional: {name!r} is not a field of files, or it is a position, which no sample may lack"
                 )
@@ -335,7 +317,8 @@ class SourceDescription(_Model):
             raise ValueError("samples: '**' stands alone, without blacklists and without patterns of files")
         return self
 
-    def _field_files(self) -> list[FieldFile]:
+    @cached_property
+    def _all_fields(self) -> list[FieldFile]:
         found = []
         for attribute, file in self.files.items():
             if attribute in PARAMETER_ATTRIBUTES:
@@ -360,7 +343,7 @@ class SourceDescription(_Model):
     @cached_property
     def fields(self) -> dict[str, FieldFile]:
         """Point fields by canonical name, each domain's position first."""
-        files = sorted(self._field_files(), key=lambda file: (file.domain, file.name != POSITION))
+        files = sorted(self._all_fields, key=lambda file: (file.domain, file.name != POSITION))
         return {file.field.canonical: file for file in files}
 
     @property
@@ -388,7 +371,7 @@ class SourceDescription(_Model):
     @cached_property
     def patterns(self) -> tuple[str, ...]:
         """Patterns of the files that are found by pattern, not by name."""
-        files = [file.filename for file in self._field_files() if file.choice is not None]
+        files = [file.filename for file in self._all_fields if file.choice is not None]
         return tuple(dict.fromkeys([*files, *self._parameter_patterns]))
 
     @property
