@@ -15,10 +15,9 @@ from typing import Any
 from zarr_core._util.arguments import check_names
 from zarr_core._util.commands import shell
 from zarr_core.errors import SourceError, ZarrCoreError
-from zarr_core.sources.aero import AeroDataset, AeroSource
 from zarr_core.sources.description import SourceDescription
-from zarr_core.sources.in_memory import ArraySource
 from zarr_core.sources.left_out import counted, some
+from zarr_core.sources.objects import AeroDataset, AeroSource, ArraySource
 from zarr_core.sources.resolve import import_dotted, shipped_name
 from zarr_core.sources.sample import FoundSamples, SampleSource, SourceSample
 from zarr_core.sources.tree import SampleTree
@@ -149,9 +148,8 @@ def select_samples(
     """
     check_names("splits", splits, error=SourceError)
     check_names("sample_ids", sample_ids, error=SourceError)
-    requested = set(sample_ids or ())
-    if found is None:
-        found = source.find()
+    found = source.find() if found is None else found
+    requested = set(found.samples if sample_ids is None else sample_ids)
     by_split = source.splits(found.samples)
     excluded = source.excluded()
     documents = source.split_documents()
@@ -159,14 +157,11 @@ def select_samples(
     if splits is not None and len(unknown) == len(splits):
         known = ", ".join(by_split) or "none"
         raise SourceError(f"{source.url} has no split {', '.join(splits)}; {source.description.name} has: {known}")
-    chosen_splits = {split: ids for split, ids in by_split.items() if splits is None or split in splits}
-    wanted: Iterable[str] = found.samples
-    if splits is not None:
-        wanted = chain.from_iterable(by_split.get(split, ()) for split in splits)
+    chosen_splits = by_split if splits is None else {split: by_split[split] for split in splits if split in by_split}
+    wanted: Iterable[str] = found.samples if splits is None else chain.from_iterable(chosen_splits.values())
     samples: dict[str, SourceSample] = {}
     for sample_id in wanted:
-        is_requested = sample_ids is None or sample_id in requested
-        if is_requested and sample_id in found.samples and sample_id not in excluded:
+        if sample_id in requested and sample_id in found.samples and sample_id not in excluded:
             samples[sample_id] = found.samples[sample_id]
     notes = [*found.left_out, *found.unused]
     if unknown:
@@ -210,13 +205,8 @@ def with_all_present(selection: Selection) -> Selection:
 def with_current_splits(selection: Selection, arrived: Collection[str]) -> Selection:
     """The selection with the splits, excluded ids and split files that its source has now. Does not list all of it.
 
-    Args:
-        selection: the selection, as the source was listed.
-        arrived: ids that others have committed since the listing. Those that the source does not have, as of
-            ``write_sample``, are in no split of it.
-
-    Raises:
-        SourceError: the source cannot be read, or no longer has any selected sample.
+    ``arrived`` are ids that others have committed since the listing. Those that the source does not have, as of
+    ``write_sample``, are in no split of it. Raises SourceError if the source no longer has any selected sample.
     """
     source = selection.source
     documents = source.split_documents()

@@ -19,7 +19,7 @@ from zarr_core.points.store.manifest import StoreManifest
 from zarr_core.points.store.settings import ConversionSettings
 from zarr_core.sources.aero import AeroDataset
 from zarr_core.sources.description import SourceDescription
-from zarr_core.sources.in_memory import ArraySource
+from zarr_core.sources.objects import ArraySource
 from zarr_core.sources.resolve import describe_filemap, resolve_kind, shipped_kinds
 from zarr_core.storage import Storage
 

@@ -1,4 +1,4 @@
-"""A dataset object of another framework as a source: any object with ``filemap``, ``_load`` and sample ids."""
+"""Sources of samples that are Python objects: dataset objects of other frameworks, and arrays in memory."""
 
 from __future__ import annotations
 
@@ -9,9 +9,12 @@ from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from zarr_core._util.plain_arrays import plain_tensor
+import numpy as np
+
+from zarr_core._util.plain_arrays import check_labels, plain_array, plain_tensor
 from zarr_core.errors import SampleError, SourceError
 from zarr_core.format.names import PARAMETER_ATTRIBUTES, check_sample_id
+from zarr_core.sources.description import SourceDescription
 from zarr_core.sources.resolve import describe_filemap
 from zarr_core.sources.sample import FileInfo, FoundSamples, SampleSource, SourceSample
 from zarr_core.sources.tables import scalars
@@ -73,15 +76,12 @@ class AeroSource(SampleSource):
 
     def with_content(self, sample: SourceSample) -> SourceSample:
         """The sample with a digest of the values of each field and of its parameters."""
-        files = {}
-        for canonical, info in sample.files.items():
-            content = self._content_of(sample.sample_id, canonical, info.name)
-            files[canonical] = replace(info, sha256=content.version)
-        parameters = []
-        for attribute, info in zip(self._parameter_attributes, sample.parameter_files, strict=True):
-            content = self._content_of(sample.sample_id, attribute, info.name)
-            parameters.append(replace(info, sha256=content.version))
-        return replace(sample, files=files, parameter_files=tuple(parameters))
+        parameters = dict(zip(self._parameter_attributes, sample.parameter_files, strict=True))
+        hashed = {}
+        for name, info in (parameters | dict(sample.files)).items():
+            hashed[name] = replace(info, sha256=self._content_of(sample.sample_id, name, info.name).version)
+        parameter_files = tuple(hashed.pop(name) for name in parameters)
+        return replace(sample, files=hashed, parameter_files=parameter_files)
 
     def load(self, sample: SourceSample, canonical: str) -> torch.Tensor:
         values = self._call(sample.sample_id, canonical, self.description.fields[canonical].filename)
@@ -142,17 +142,14 @@ class AeroSource(SampleSource):
         """The size and digest of the values that the object loads."""
         import torch
 
-        # The conversion fails at the same file and reports it.
         try:
             if name in PARAMETER_ATTRIBUTES:
                 content: Any = repr(sorted(self._scalars(sample_id, name).items())).encode()
             else:
                 values = plain_tensor(self._call(sample_id, name, filename))
                 content = values.reshape(-1).view(torch.uint8).numpy().data  # NumPy lacks some dtypes of torch
-        except SampleError:
-            return FileInfo(filename, 0, _UNREADABLE)
-        except ValueError:
-            return FileInfo(filename, 0, _NO_TENSOR)
+        except (SampleError, ValueError) as error:  # the conversion fails at the same file and reports it
+            return FileInfo(filename, 0, _UNREADABLE if isinstance(error, SampleError) else _NO_TENSOR)
         return FileInfo(filename, len(content), hashlib.sha256(content).hexdigest()[:16])
 
     def _folder(self, sample_id: str) -> Path | None:
@@ -172,3 +169,108 @@ def _sample_ids(dataset: AeroDataset) -> list[str]:
     if callable(sample_info) and callable(length):
         return [check_sample_id(str(sample_info(index)["run_name"])) for index in range(length())]
     raise SourceError(f"{type(dataset).__name__} has neither sample_ids nor design_ids, and no sample_info")
+
+
+class ArraySource(SampleSource):
+    """One sample whose fields are arrays in memory. It is identified by their content.
+
+    Args:
+        sample_id: id of the sample.
+        arrays: NumPy arrays, torch tensors or the like, by the file name of a field in the description.
+        description: of the fields.
+        split: the sample's split; None leaves the splits of a store as they are.
+        parameters: scalars, and arrays of one axis with at most 1,000 numbers, of the whole sample.
+
+    Raises:
+        SourceError: the id or the split cannot be used.
+        SampleError: a field is not an array of numbers, or a parameter is neither a scalar nor a small array.
+    """
+
+    url = "arrays in memory"
+
+    def __init__(
+        self,
+        sample_id: str,
+        arrays: Mapping[str, Any],
+        description: SourceDescription,
+        split: str | None = None,
+        parameters: Mapping[str, Any] | None = None,
+    ) -> None:
+        names = {"sample_id": sample_id} if split is None else {"sample_id": sample_id, "split": split}
+        for what, name in names.items():
+            if not isinstance(name, str) or not name:
+                raise SourceError(f"{what} must be a name, not {name!r}")
+        check_sample_id(sample_id)
+        self.description = description
+        self._split = split
+        self._tensors: dict[str, torch.Tensor] = {}
+        for canonical, file in description.fields.items():
+            if file.filename in arrays:
+                self._tensors[canonical] = _tensor(sample_id, canonical, arrays[file.filename])
+        try:
+            plain = scalars(dict(parameters or {}), "parameters")
+        except ValueError as error:
+            raise SampleError(sample_id, "", str(error)) from error
+        files = {canonical: _described(canonical, tensor) for canonical, tensor in self._tensors.items()}
+        self._sample = SourceSample(sample_id, "", files, scalars=plain, in_memory=True)
+
+    @property
+    def reads_listed_versions(self) -> bool:
+        """True: there are no files."""
+        return True
+
+    def find(self, sample_ids: Collection[str] | None = None) -> FoundSamples:
+        wanted = sample_ids is None or self._sample.sample_id in sample_ids
+        return FoundSamples({self._sample.sample_id: self._sample} if wanted else {})
+
+    def with_content(self, sample: SourceSample) -> SourceSample:
+        """The sample itself, whose content is known."""
+        return sample
+
+    def load(self, sample: SourceSample, canonical: str) -> torch.Tensor:
+        return self._tensors[canonical]
+
+    def load_parameters(self, sample: SourceSample) -> dict[str, Any]:
+        return dict(sample.scalars)
+
+    def is_unchanged(self, sample: SourceSample) -> bool:
+        return True
+
+    def splits(self, sample_ids: Collection[str]) -> dict[str, list[str]]:
+        return {} if self._split is None else {self._split: [self._sample.sample_id]}
+
+    def merge_splits(self, known: Mapping[str, list[str]], listed: dict[str, list[str]]) -> dict[str, list[str]]:
+        """Those of the store, with the sample at the end of its split and in no other one."""
+        merged = {split: list(ids) for split, ids in known.items()}
+        if self._split is None:
+            return merged
+        own = self._sample.sample_id
+        for split, ids in merged.items():
+            if own in ids and split != self._split:
+                ids.remove(own)
+        ids = merged.setdefault(self._split, [])
+        if own not in ids:
+            ids.append(own)
+        return merged
+
+
+def _tensor(sample_id: str, canonical: str, values: Any) -> torch.Tensor:
+    """The values as a dense tensor in this machine's memory, without a copy where that is possible."""
+    import torch
+
+    try:
+        if isinstance(values, torch.Tensor):
+            return plain_tensor(values).contiguous()
+        check_labels(values, tuple)  # the points of all fields are in one order, and have no labels
+        return torch.from_numpy(np.require(plain_array(values), requirements=("C", "W")))
+    except (TypeError, ValueError) as error:  # torch lacks some dtypes of NumPy
+        raise SampleError(sample_id, canonical, str(error)) from error
+
+
+def _described(canonical: str, tensor: torch.Tensor) -> FileInfo:
+    import torch
+
+    flat = tensor.reshape(-1)
+    digest = hashlib.sha256(repr((str(tensor.dtype), tuple(tensor.shape))).encode())
+    digest.update(flat.view(torch.uint8).numpy().data)  # NumPy lacks some dtypes of torch
+    return FileInfo(canonical, flat.numel() * flat.element_size(), digest.hexdigest()[:16], sha256=digest.hexdigest())
