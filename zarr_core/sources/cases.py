@@ -29,21 +29,13 @@ _OF_MESH = re.compile(
 
 
 class _CaseFile(NamedTuple):
-    """A file of a case, and what its path tells.
-
-    Attributes:
-        info: the file.
-        processor: folder of its processor, or "".
-        collated: whether that folder has the files of several processors.
-        mesh: name of a file of a mesh, or "".
-        time: of a field, and of a mesh that moves; None for other files.
-    """
+    """A file of a case, and what its path tells."""
 
     info: FileInfo
-    processor: str
-    collated: bool
-    mesh: str
-    time: float | None
+    processor: str  # its folder, or ""
+    collated: bool  # whether that folder has the files of several processors
+    mesh: str  # name of a file of a mesh, or ""
+    time: float | None  # of a field, and of a mesh that moves
 
 
 def case_of(pattern: str, files: Mapping[str, FileInfo]) -> FileInfo | None:

@@ -18,11 +18,7 @@ if TYPE_CHECKING:
 
 
 class FieldLoader(threading.local):
-    """Loads the fields of one sample after another. Each thread has one file open.
-
-    Args:
-        storage: the source.
-    """
+    """Loads the fields of one sample after another. Each thread has one file open."""
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage

@@ -38,18 +38,10 @@ def collected_notes() -> Iterator[dict[str, str]]:
 
 
 def note(reason: str, detail: str) -> None:
-    """Note something about the sample that is read.
-
-    Args:
-        reason: the same for every sample.
-        detail: of this sample, such as "3 of 9".
-    """
+    """Note a reason, the same for every sample, and a detail of the sample that is read, such as "3 of 9"."""
     notes = _notes.get()
-    if notes is None:
-        return
-    known = notes.setdefault(reason, detail)
-    if known != detail:
-        notes[reason] = f"{known}; {detail}"
+    if notes is not None and notes.setdefault(reason, detail) != detail:
+        notes[reason] += f"; {detail}"
 
 
 def notes_by_reason(notes: Mapping[str, Mapping[str, str]]) -> list[str]:
@@ -76,11 +68,7 @@ _REASONS = {
 
 
 class LeftOut:
-    """Collects what one listing leaves out.
-
-    Args:
-        description: of the dataset.
-    """
+    """Collects what one listing leaves out."""
 
     def __init__(self, description: SourceDescription) -> None:
         self._description = description

@@ -48,16 +48,10 @@ class Listing:
 def list_samples(tree: SampleTree, splits: Collection[str] | None = None, found: FoundSamples | None = None) -> Listing:
     """List the samples of some splits (None: all), without those on the source's blacklists.
 
-    Args:
-        tree: the source.
-        splits: names of the splits.
-        found: what ``tree.find`` has just found. By default, the whole source is listed.
-
-    Raises:
-        SourceError: the source cannot be listed, or a split file cannot be used.
+    ``found`` is what ``tree.find`` has just found; by default, the whole source is listed. Raises SourceError if it
+    cannot be, or if a split file cannot be used.
     """
-    if found is None:
-        found = tree.find()
+    found = tree.find() if found is None else found
     left_out = tree.excluded()
     if splits is not None:
         listed = tree.splits(found.samples)
@@ -72,21 +66,13 @@ def list_samples(tree: SampleTree, splits: Collection[str] | None = None, found:
             continue
         if sample.complete:
             complete[sample_id] = sample
-            details[sample_id] = {
-                "source_bytes": sample.n_bytes,
-                "files": len(sample.files),
-                "folder": sample.folder,
-            }
+            described = {"source_bytes": sample.n_bytes, "files": len(sample.files), "folder": sample.folder}
+            details[sample_id] = described
             continue
         incomplete[sample_id] = sample.missing
         if sample.modified:
             incomplete_since[sample_id] = sample.modified
     documents = sorted(tree.split_documents().items())
-    return Listing(
-        complete,
-        incomplete,
-        short_digest(f"{name}\n{text}" for name, text in documents),
-        details,
-        (*found.left_out, *found.unused),
-        incomplete_since,
-    )
+    digest = short_digest(f"{name}\n{text}" for name, text in documents)
+    notes = (*found.left_out, *found.unused)
+    return Listing(complete, incomplete, digest, details, notes, incomplete_since)

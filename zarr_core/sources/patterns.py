@@ -63,15 +63,9 @@ def by_folder(paths: Mapping[str, FileInfo]) -> Listing:
 
 
 def by_sample(description: SourceDescription, listing: Listing) -> tuple[Listing, dict[str, dict[str, str]]]:
-    """The files of each sample by pattern, and all others by name.
+    """The files of each sample by pattern, and all others by name, which is the path below the sample's folder.
 
-    Args:
-        description: of the dataset.
-        listing: files by folder and name.
-
-    Returns:
-        Files by folder of the sample (by id, if a sample has no folder) and by pattern or name, where the name of a
-        file is its path below that folder; by the same folder, which patterns match no file or several.
+    Both are by folder of the sample (by id, if a sample has no folder), as is which patterns match no file or several.
     """
     if not description.patterns:
         return listing, {}
@@ -108,8 +102,7 @@ def _by_pattern(patterns: Iterable[str], files: Mapping[str, FileInfo]) -> tuple
     used: set[str] = set()
     for pattern in patterns:
         if pattern.endswith(CASE):
-            case = case_of(pattern, files)
-            if case is not None:
+            if case := case_of(pattern, files):
                 found[pattern] = case
             elif regions := meshes_of_cases(files).get(pattern.removeprefix("./").removesuffix(CASE)):
                 problems[pattern] = f"{pattern}, an OpenFOAM case of {several_regions(regions)}"

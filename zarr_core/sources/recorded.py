@@ -47,12 +47,9 @@ def record(sample: SourceSample) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class RecordedSource:
-    """A tree of files that a store was made from.
+    """A tree of files that a store was made from, with or without the dataset's subfolder.
 
     It needs no description of the dataset: the attributes of each sample's group name the file of each field.
-
-    Attributes:
-        storage: local folder or fsspec URL, with or without the dataset's subfolder.
     """
 
     storage: Storage
@@ -63,12 +60,7 @@ class RecordedSource:
         return self.storage.url
 
     def folder(self, sample_id: str, recorded: Mapping[str, Any]) -> str | None:
-        """The folder below the root that holds a sample's files now; None if there is none.
-
-        Args:
-            sample_id: the sample.
-            recorded: "source" of the attributes of the sample's group.
-        """
+        """The folder below the root that holds a sample's files now, by "source" of its group; None without one."""
         for folder in dict.fromkeys((str(recorded.get("folder", "")), sample_id)):
             try:
                 check_relative_path(folder)
@@ -92,13 +84,7 @@ class RecordedSource:
 
 @dataclass(frozen=True)
 class RecordedSample:
-    """The files of one sample.
-
-    Attributes:
-        storage: the source.
-        folder: of the sample, below the root.
-        recorded: "source" of the attributes of the sample's group; its files are checked.
-    """
+    """The files of one sample: its folder, and "source" of the attributes of its group, with checked files."""
 
     storage: Storage
     folder: str

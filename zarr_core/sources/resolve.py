@@ -70,9 +70,8 @@ def resolve_kind(kind: str | SourceDescription | object) -> SourceDescription:
     )
 
 
-@cache
+@cache  # every opened source asks for it
 def _shipped(kind: str) -> SourceDescription:
-    """The description that comes with the library: parsed once per process, since every opened source asks for it."""
     text = resources.files("zarr_core.sources").joinpath("kinds", f"{kind}.yaml").read_text()
     return _from_yaml(text, kind)
 
@@ -119,12 +118,9 @@ def _described_by(obj: object) -> SourceDescription:
 
 
 def _find_filemap(cls: type) -> object | None:
-    """The file map of a class whose objects get it only when they are made.
+    """The file map of a class whose objects get it only when they are made; raises SourceError if there are several.
 
     It is a default of ``__init__``, or has an upper-case name in the class or in the module that defines the class.
-
-    Raises:
-        SourceError: there are several.
     """
     for base in cls.__mro__[:-1]:
         init = vars(base).get("__init__")

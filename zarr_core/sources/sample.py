@@ -48,7 +48,7 @@ class FileInfo:
 
     @property
     def identity(self) -> tuple[str, int, str]:
-        """Name, size and content or version: what the fingerprint of a sample is made of."""
+        """What the fingerprint of a sample is made of."""
         return self.name, self.size, self.sha256 or self.version
 
 

@@ -233,15 +233,10 @@ def _summary(file: SourceFile, pattern: str) -> FileSummary:
 
 @dataclass(frozen=True)
 class _Guess:
-    """Guesses the description of a layout that no shipped kind has.
+    """Guesses the description of a layout that no shipped kind has; adds to ``odd`` what is missing or unusual.
 
     Samples are the folders, at the depth where most of them contain files of the same names, apart from numbers that
     the folder's name contains as well. Where no two folders are alike, they are the files of one folder.
-
-    Attributes:
-        storage: the source.
-        paths: its files by path.
-        odd: sentences that name what is missing or unusual; receives further ones.
     """
 
     storage: Storage
@@ -258,9 +253,8 @@ class _Guess:
         name = re.sub(r"\W+", "_", self.storage.url.rstrip("/").rpartition("/")[2])
         document: dict[str, Any] = {"name": name or "dataset", "samples": samples}
         placeholder = {"volume_position": {"file": patterns[0], "array": "x"}}
-        probe = SourceDescription.model_validate(
-            {**document, "files": placeholder, "parameters": [*patterns[1:], *scalars]}
-        )
+        whole = document | {"files": placeholder, "parameters": [*patterns[1:], *scalars]}
+        probe = SourceDescription.model_validate(whole)
         own = by_sample(probe, by_folder(self.paths))[0][folders[0]]
         document |= self._fields(folders[0], "" if is_flat else folders[0], patterns, own)
         if parameters := self._parameters(folders[0], scalars, own):

@@ -27,12 +27,7 @@ _Rows = dict[str, list[dict[str, Any]]]
 class Tables:
     """The tables that a description names, read at each listing, so that a sample changes with its own row only.
 
-    Args:
-        description: of the dataset.
-        read_text: returns the content of a file beside the samples, or None if there is no such file.
-
-    Raises:
-        SourceError: a table cannot be parsed.
+    Raises SourceError if one cannot be parsed.
     """
 
     def __init__(self, description: SourceDescription, read_text: ReadText) -> None:

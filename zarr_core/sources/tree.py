@@ -68,7 +68,7 @@ class SampleTree(SampleSource):
         folders: Collection[str] | None = None,
         listing: Listing | None = None,
     ) -> FoundSamples:
-        """List the location once; only ``sample_ids`` if given.
+        """List the location once; only ``sample_ids`` if given. Raises SourceError.
 
         A folder is a sample if its name matches the description and it contains at least one field file.
 
@@ -77,9 +77,6 @@ class SampleTree(SampleSource):
                 are listed; but if none of these exists, the whole location is: it may be a disk that is not mounted.
             folders: of samples, as :meth:`folder_of` gives them: only these are listed, those that exist.
             listing: files by folder and name of a location that was listed before.
-
-        Raises:
-            SourceError: the location cannot be listed.
         """
         description = self.description
         wanted = None if sample_ids is None else set(sample_ids)
@@ -241,9 +238,8 @@ class SampleTree(SampleSource):
         return self.description.excluded_ids(self._read_text)
 
     def split_documents(self) -> dict[str, str]:
-        names = (*self.description.blacklists, *self.description.split_files.values())
         documents = {}
-        for name in names:
+        for name in (*self.description.blacklists, *self.description.split_files.values()):
             text = self._read_text(name)
             if text is not None:
                 documents[name] = text

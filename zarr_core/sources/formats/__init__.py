@@ -13,7 +13,7 @@ import importlib
 import importlib.util
 import platform
 from collections.abc import Collection
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from zarr_core.errors import SourceError
 from zarr_core.sources.arrays import CASE, PIECES, ROOTS, suffix_of
@@ -78,18 +78,14 @@ def peek(file: SourceFile) -> Contents:
     """What a file contains; raises ValueError or SourceError as :func:`open_file`."""
     if file.suffix not in (*PIECES, *ROOTS):
         return open_file(file).contents()
+    from zarr_core.sources.formats import vtk_pieces, vtk_xml
+
     # Without VTK, and without a copy of a remote file.
-    module = _module("vtk_xml" if file.suffix in PIECES else "vtk_pieces")
-    found: Contents = module.peek(file)
-    return found
+    return vtk_xml.peek(file) if file.suffix in PIECES else vtk_pieces.peek(file)
 
 
 def open_file(file: SourceFile, choices: Collection[ArrayChoice] = ()) -> OpenFile:
-    """Open a file of a sample.
-
-    Args:
-        file: the file.
-        choices: the fields that will be read. Only their arrays are loaded; none: only what the file contains.
+    """Open a file of a sample. Only the arrays of the choices are loaded; without choices only what it contains.
 
     Raises:
         ValueError: the file is truncated, damaged, or refused because reading it could run code.
@@ -98,15 +94,11 @@ def open_file(file: SourceFile, choices: Collection[ArrayChoice] = ()) -> OpenFi
     require_libraries([file.info.name])
     if file.suffix not in _FORMATS:
         raise ValueError(f"no reader for this format: use .pt, {', '.join(SUFFIXES)} or an OpenFOAM case")
-    module = _module(_FORMATS[file.suffix][0])
+    module = importlib.import_module(f"{__name__}.{_FORMATS[file.suffix][0]}")
     _return_freed_memory()  # the previous file's
     opened: OpenFile = module.open_file(file, choices)
     _return_freed_memory()  # the reader's
     return opened
-
-
-def _module(name: str) -> Any:
-    return importlib.import_module(f"{__name__}.{name}")
 
 
 def _return_freed_memory() -> None:

@@ -104,9 +104,9 @@ def _header(opened: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype]:
     """Shape, Fortran order and dtype; raises ValueError."""
     with damaged("truncated or not an array file", ValueError):
         version = np.lib.format.read_magic(opened)
-        read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}.get(version)
-        if read is None:
+        if version not in ((1, 0), (2, 0)):
             raise ValueError(f"version {version} of the format is not supported")
+        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
         shape, fortran_order, dtype = read(opened)
         if min(shape, default=0) < 0:
             raise ValueError(f"shape {shape}")
@@ -116,13 +116,7 @@ def _header(opened: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype]:
 
 
 def _read_npy(opened: IO[bytes], n_bytes: int, size: int) -> np.ndarray:
-    """The array; raises ValueError.
-
-    Args:
-        opened: its file, or its record of an archive.
-        n_bytes: size of that.
-        size: of the file that contains it.
-    """
+    """The array of a file, or of a record of an archive, of ``n_bytes`` in a file of ``size``; raises ValueError."""
     shape, fortran_order, dtype = _header(opened)
     claimed = math.prod(shape) * dtype.itemsize
     if claimed > n_bytes:

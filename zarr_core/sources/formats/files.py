@@ -28,13 +28,7 @@ def path_of(folder: str, name: str) -> str:
 
 @dataclass(frozen=True)
 class SourceFile:
-    """A file of a sample, at its source.
-
-    Attributes:
-        storage: the source.
-        folder: of the sample, below the root.
-        info: the file; one that has parts is read as their concatenation.
-    """
+    """A file of a sample, whose folder lies below the root of a source. Its parts are read as their concatenation."""
 
     storage: Storage
     folder: str
@@ -67,10 +61,7 @@ class SourceFile:
 
     @contextmanager
     def local_path(self) -> Iterator[Path]:
-        """Path of the file on a local disk.
-
-        A remote file, and one in parts, is copied to scratch (TMPDIR) meanwhile.
-        """
+        """Path on a local disk. A remote file, and one in parts, is copied to scratch (TMPDIR) meanwhile."""
         if is_local(self.storage.root) and not self.info.parts:
             yield Path(self.storage.path(self.path))
             return

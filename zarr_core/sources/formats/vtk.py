@@ -12,7 +12,6 @@ import re
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -60,12 +59,7 @@ def read_mesh(path: Path, suffix: str, choices: Collection[ArrayChoice]) -> VtkM
 def read_blocks(
     path: Path, suffix: str, choices: Collection[ArrayChoice], also: Collection[str] = ()
 ) -> list[tuple[str, Any]]:
-    """Names and meshes of the parts of a local file, with the chosen arrays.
-
-    Args:
-        path, suffix: of the file.
-        choices: what to read; names and sizes only if there are none.
-        also: names of further arrays to read, if the file contains them.
+    """Names and meshes of the parts of a local file, with the arrays that :func:`select_arrays` enables.
 
     Raises:
         ValueError: the file is damaged or refused, or lacks a chosen array.
@@ -122,10 +116,7 @@ def vtk_errors() -> Iterator[None]:
 def select_arrays(reader: Any, choices: Collection[ArrayChoice], also: Collection[str] = ()) -> None:
     """Enable the arrays that a choice needs, or all without choices, and disable the others, if the reader can.
 
-    Args:
-        reader: after ``UpdateInformation``.
-        choices: the fields to read; raises ValueError if the file lacks one of their arrays.
-        also: names of further arrays to read, if the file contains them.
+    Those with one of the names of ``also`` are enabled if the file contains them; it must contain the others.
     """
     for at, kind in (("cells", "Cell"), ("points", "Point")):
         if not hasattr(reader, f"Set{kind}ArrayStatus"):
@@ -165,17 +156,14 @@ def children(data: Any) -> Iterator[tuple[str, Any]]:
         yield name or "", data.GetBlock(i)
 
 
-@dataclass(eq=False)
 class _Part:
-    """A mesh of a file and its arrays."""
+    """A mesh of a file, a ``vtkDataSet``, and its arrays."""
 
-    name: str
-    block: Any  # vtkDataSet
-
-    def __post_init__(self) -> None:
+    def __init__(self, name: str, block: Any) -> None:
+        self.name, self.block = name, block
         self._arrays = {
-            "cells": (self.block.GetCellData(), int(self.block.GetNumberOfCells())),
-            "points": (self.block.GetPointData(), int(self.block.GetNumberOfPoints())),
+            "cells": (block.GetCellData(), int(block.GetNumberOfCells())),
+            "points": (block.GetPointData(), int(block.GetNumberOfPoints())),
         }
 
     def found(self, at: str) -> Iterator[FoundArray]:
@@ -198,23 +186,17 @@ class _Part:
         array = attributes.GetArray(name)
         if array is None:
             raise MissingArrayError(name, at, [each.name for each in self.found(at)])
-        if array.GetNumberOfTuples() != rows:
-            count = array.GetNumberOfTuples()
+        count = array.GetNumberOfTuples()
+        if count != rows:
             raise ValueError(f"truncated or damaged: array {name!r} has {count:,} of {rows:,} values")
         return numpy_of(array)
 
 
 class VtkMesh:
-    """The meshes of one file.
+    """The meshes of one file: ``blocks``, which a choice without patches means, and ``patches``, which it does not.
 
-    Args:
-        blocks: names and meshes, each a ``vtkDataSet``. A choice without patches means all of them.
-        choices: the fields that will be read. As soon as all that are computed from the meshes are known, the meshes
-            are dropped, unless the store keeps them. Without choices they stay.
-        patches: names and meshes that only a choice with their names means.
-
-    Raises:
-        ValueError: there is no mesh with points.
+    As soon as all that the choices compute from the meshes is known, the meshes are dropped, unless the store keeps
+    them. Without choices they stay. Raises ValueError if there is no mesh with points.
     """
 
     def __init__(
@@ -315,13 +297,18 @@ def check_patches(choice: ArrayChoice, names: Collection[str]) -> None:
             raise ValueError(f"has no patch {name!r}; it has {', '.join(names) or 'none'}")
 
 
-def check_xml(path: Path) -> None:
-    """Raise ValueError unless the file is VTK XML without a document type, which could declare entities."""
+def _ends(path: Path, head: int, tail: int) -> tuple[int, bytes, bytes]:
+    """Size of a file, and its first and last bytes."""
     size = path.stat().st_size
     with path.open("rb") as opened:
-        head = opened.read(_XML_HEAD)
-        opened.seek(max(size - _XML_HEAD, 0))
-        tail = opened.read()
+        first = opened.read(head)
+        opened.seek(max(size - tail, 0))
+        return size, first, opened.read()
+
+
+def check_xml(path: Path) -> None:
+    """Raise ValueError unless the file is VTK XML without a document type, which could declare entities."""
+    size, head, tail = _ends(path, _XML_HEAD, _XML_HEAD)
     root = head.find(b"<VTKFile")
     if root < 0 or b"\0" in head[:root]:
         raise ValueError("truncated or damaged: it does not begin with a VTKFile element")
@@ -348,11 +335,7 @@ def check_legacy(path: Path) -> None:
 
 def check_stl(path: Path) -> None:
     """Raise ValueError unless the file is a whole STL file, binary or ASCII."""
-    size = path.stat().st_size
-    with path.open("rb") as opened:
-        head = opened.read(_STL_HEADER)
-        opened.seek(max(size - 1024, 0))
-        tail = opened.read()
+    size, head, tail = _ends(path, _STL_HEADER, 1024)
     triangles = int.from_bytes(head[80:84], "little")
     if size >= _STL_HEADER and size == _STL_HEADER + triangles * _STL_TRIANGLE:
         return

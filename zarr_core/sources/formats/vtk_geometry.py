@@ -52,10 +52,7 @@ def real_dtype(points: np.ndarray) -> np.dtype:
 def note_flat_cells(blocks: Iterable[Any], choice: ArrayChoice, values: np.ndarray) -> None:
     """Note the cells that became points of a domain although they have no area, or no normal.
 
-    Args:
-        blocks: the meshes.
-        choice: a field that was computed at their cells.
-        values: of that field.
+    The values are those of a field that was computed at the cells.
     """
     by_dimension = np.sum(list(map(_count_by_dimension, blocks)), axis=0)
     dimension = int(np.flatnonzero(by_dimension).max(initial=0))
