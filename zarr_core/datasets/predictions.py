@@ -16,7 +16,7 @@ from zarr_core.datasets.memory_map import reserve
 from zarr_core.errors import ZarrCoreError
 from zarr_core.points.read.slabs import points_in_source
 from zarr_core.sources.formats.files import SourceFile
-from zarr_core.sources.formats.vtk_insert import insert_arrays
+from zarr_core.sources.formats.vtk_xml import insert_arrays
 from zarr_core.sources.recorded import RecordedSource
 from zarr_core.storage import Storage
 from zarr_core.storage.temporary import add_temp_suffix

@@ -187,6 +187,7 @@ class ArraySource(SampleSource):
     """
 
     url = "arrays in memory"
+    reads_listed_versions = True  # there are no files
 
     def __init__(
         self,
@@ -213,11 +214,6 @@ class ArraySource(SampleSource):
             raise SampleError(sample_id, "", str(error)) from error
         files = {canonical: _described(canonical, tensor) for canonical, tensor in self._tensors.items()}
         self._sample = SourceSample(sample_id, "", files, scalars=plain, in_memory=True)
-
-    @property
-    def reads_listed_versions(self) -> bool:
-        """True: there are no files."""
-        return True
 
     def find(self, sample_ids: Collection[str] | None = None) -> FoundSamples:
         wanted = sample_ids is None or self._sample.sample_id in sample_ids

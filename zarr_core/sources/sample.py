@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from zarr_core.sources.arrays import ArrayChoice
     from zarr_core.sources.description import SourceDescription
-    from zarr_core.sources.formats.contents import Mesh
+    from zarr_core.sources.formats import Mesh
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class SourceSample:
     folder: str
     files: Mapping[str, FileInfo]
     parameter_files: tuple[FileInfo, ...] = ()
-    missing: tuple[str, ...] = field(default=())
+    missing: tuple[str, ...] = ()
     choices: Mapping[str, ArrayChoice] = field(default_factory=dict)
     scalars: Mapping[str, Any] = field(default_factory=dict)
     prefixes: Mapping[str, str] = field(default_factory=dict)
@@ -153,16 +153,13 @@ class SampleSource(ABC):
         description: fields and splits of the dataset.
         url: the location without credentials, or a text in its place.
         lists_all_splits: whether :meth:`splits` returns every split of the dataset.
+        reads_listed_versions: whether every read raises SourceError if the file is no longer the one that was listed.
     """
 
     description: SourceDescription
     url: str
     lists_all_splits = False
-
-    @property
-    def reads_listed_versions(self) -> bool:
-        """Whether every read raises SourceError if the file is no longer the one that was listed."""
-        return False
+    reads_listed_versions = False
 
     @abstractmethod
     def find(self, sample_ids: Collection[str] | None = None) -> FoundSamples:

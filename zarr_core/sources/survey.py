@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections import defaultdict
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
@@ -18,8 +19,7 @@ from zarr_core.format.object_names import MANIFEST
 from zarr_core.sources.arrays import CASE, ArrayChoice, suffix_of
 from zarr_core.sources.cases import meshes_of_cases, several_regions
 from zarr_core.sources.description import SourceDescription, SplitFiles
-from zarr_core.sources.formats import SUFFIXES, missing_extra, open_file, peek
-from zarr_core.sources.formats.contents import Contents
+from zarr_core.sources.formats import SUFFIXES, Contents, missing_extra, open_file, peek
 from zarr_core.sources.formats.files import SourceFile, path_of
 from zarr_core.sources.guess import FUNCTION_OBJECT, describe, folders_above, layout, scalar_patterns, without_pieces
 from zarr_core.sources.left_out import collected_notes, some
@@ -67,9 +67,8 @@ class Survey:
         description: of the first of them, or a guess.
         document: the guess as a document of YAML; empty if a shipped kind fits.
         found: every sample by id, complete or not.
-        samples: number of complete samples.
+        samples, n_bytes: number of complete samples, and size of their files.
         incomplete: missing files by id.
-        n_bytes: size of the samples' files.
         files: what the first sample consists of.
         splits: number of its samples by split.
         odd: sentences that name what is missing or unusual.
@@ -86,7 +85,7 @@ class Survey:
     n_bytes: int
     files: tuple[FileSummary, ...]
     splits: Mapping[str, int]
-    odd: tuple[str, ...] = field(default=())
+    odd: tuple[str, ...] = ()
     extras: tuple[str, ...] = ()
 
     def to_yaml(self) -> str:
@@ -94,15 +93,8 @@ class Survey:
         head = [f"# Written by `{shell('inspect', self.url)}`. Check names, units and splits before you convert."]
         head += [f"# {sentence}" for sentence in self.odd]
         document = self.document or self.description.model_dump(mode="json", exclude_defaults=True)
-        return "\n".join(head) + "\n" + yaml.dump(document, Dumper=_Dumper, sort_keys=False, width=110)
-
-
-class _Dumper(yaml.SafeDumper):
-    """Writes a value that stands at two places twice, without anchors."""
-
-    def ignore_aliases(self, data: Any) -> bool:
-        """True."""
-        return True
+        plain = json.loads(json.dumps(document))  # a value that stands at two places is two, without anchors
+        return "\n".join(head) + "\n" + yaml.safe_dump(plain, sort_keys=False, width=110)
 
 
 def survey(root: str) -> Survey:
@@ -152,10 +144,8 @@ def survey(root: str) -> Survey:
     if len(kinds) > 1:
         odd.append(f"{', '.join(kinds)} have the same files; choose the one with your splits")
     if not any(splits.values()):
-        odd.append(
-            "no splits: no file such as train.txt or train_design_ids.txt lists samples; make such files before the "
-            "description, which names them"
-        )
+        names = "no file such as train.txt or train_design_ids.txt lists samples"
+        odd.append(f"no splits: {names}; make such files before the description, which names them")
     return Survey(
         redact(root),
         kinds,

@@ -15,7 +15,7 @@ from zarr_core.sources.arrays import CASE
 from zarr_core.sources.cases import meshes_of_cases
 from zarr_core.sources.description import ANY_DEPTH, SourceDescription
 from zarr_core.sources.fields import FieldLoader
-from zarr_core.sources.formats.contents import Mesh
+from zarr_core.sources.formats import Mesh
 from zarr_core.sources.formats.files import SourceFile, path_of
 from zarr_core.sources.left_out import LeftOut, note
 from zarr_core.sources.patterns import Listing, by_folder, by_sample, depth, matches
@@ -52,15 +52,11 @@ class SampleTree(SampleSource):
         self._storage = open_root(root)
         self._loader = FieldLoader(self._storage)
         self.url = self._storage.url
+        self.reads_listed_versions = self._storage.reads_versions
 
     def __reduce__(self) -> tuple[type[SampleTree], tuple[SourceDescription, str]]:
         # Filesystem objects contain sockets and event loops, so another process opens its own.
         return type(self), (self.description, self._storage.root)
-
-    @property
-    def reads_listed_versions(self) -> bool:
-        """Whether the source is a service whose responses tell the versions of files."""
-        return self._storage.reads_versions
 
     def find(
         self,

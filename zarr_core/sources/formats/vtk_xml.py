@@ -1,17 +1,35 @@
-"""The elements of VTK XML files: what a file contains, without VTK and without a copy of a remote file."""
+"""VTK XML files without VTK: what a file contains, and copies of files with more arrays, in bounded memory.
+
+New arrays are written between the elements of a file, in base64. Arrays in its appended section keep their places,
+because these count from the beginning of that section.
+"""
 
 from __future__ import annotations
 
+import base64
+import lzma
 import math
-from collections.abc import Callable, Iterable
+import shutil
+import tempfile
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import IO, Literal
 from xml.parsers import expat
+from xml.sax.saxutils import quoteattr
 
-from zarr_core.sources.formats.contents import Contents, FoundArray
+import numpy as np
+from numcodecs import lz4
+
+from zarr_core.sources.formats import Contents, FoundArray
 from zarr_core.sources.formats.files import SourceFile
 from zarr_core.sources.limits import MAX_XML_BYTES
 
 # Elements that contain the arrays at the cells, and those at the points.
 _ARRAYS_OF = {"CellData": "cells", "PointData": "points"}
+_SECTIONS = {"cells": b"CellData", "points": b"PointData"}
+_KINDS = {"f": "Float", "i": "Int", "u": "UInt"}
+_PIECE_BYTES = 1 << 20
 
 
 class EnoughError(Exception):
@@ -128,3 +146,133 @@ def peek(file: SourceFile) -> Contents:
     elements = Elements()
     elements.add(file)
     return elements.contents()
+
+
+def _lz4(data: bytes) -> bytes:
+    # numcodecs puts the size before the compressed bytes.
+    return bytes(lz4.compress(data))[4:]
+
+
+_COMPRESSORS: dict[str, Callable[[bytes], bytes]] = {
+    "vtkZLibDataCompressor": lambda data: zlib.compress(data, 1),
+    "vtkLZ4DataCompressor": _lz4,
+    "vtkLZMADataCompressor": lambda data: lzma.compress(data, preset=0),
+}
+
+
+def insert_arrays(source: Path, target: Path, at: str, arrays: Mapping[str, np.ndarray]) -> None:
+    """Write a copy of a VTK file with more arrays.
+
+    Args:
+        source: a ``.vtu`` or ``.vtp`` file of one piece.
+        target: path of the copy.
+        at: "cells" or "points".
+        arrays: by name, (rows,) or (rows, components) of real numbers; they may be maps of files.
+
+    Raises:
+        ValueError: the file is damaged, has several pieces, another number of cells or points, or an array of a name.
+    """
+    elements = Elements()
+    with source.open("rb") as old:
+        elements.add_all(iter(lambda: old.read(_PIECE_BYTES), b""))
+    if elements.n_pieces != 1:
+        raise ValueError(f"has {elements.n_pieces} pieces; arrays can be added to files of one piece")
+    compressor = elements.root.get("compressor")
+    if compressor and compressor not in _COMPRESSORS:
+        raise ValueError(f"is compressed by {compressor}, which is none of {', '.join(_COMPRESSORS)}")
+    rows = elements.rows[at]
+    for name, values in arrays.items():
+        if (at, name) in elements.names:
+            raise ValueError(f"has an array {name!r} at its {at} already; choose another name")
+        if len(values) != rows:
+            raise ValueError(f"has {rows:,} {at}, and the array {name!r} has {len(values):,} rows")
+    with source.open("rb") as old, target.open("wb") as new:
+        stop, resume, opening, closing = _place(old, elements, at)
+        old.seek(0)
+        _copy(old, new, stop)
+        new.write(opening)
+        for name, values in arrays.items():
+            _write_array(new, name, values, elements.root)
+        new.write(closing)
+        old.seek(resume)
+        shutil.copyfileobj(old, new, _PIECE_BYTES)
+
+
+def _place(file: IO[bytes], elements: Elements, at: str) -> tuple[int, int, bytes, bytes]:
+    """Where new arrays go: before which position, what follows at which, and the tags to write around them."""
+    name = _SECTIONS[at]
+    if at not in elements.sections:
+        return elements.end_of_piece, elements.end_of_piece, b"<%s>\n" % name, b"</%s>\n" % name
+    begin, end = elements.sections[at]
+    file.seek(end)
+    if file.read(len(name) + 2) == b"</" + name:
+        return end, end, b"", b""
+    # The section is one tag, <CellData/>, and this the position behind it.
+    file.seek(begin)
+    tag = file.read(end - begin)
+    return begin, end, tag.removesuffix(b"/>") + b">\n", b"</%s>" % name
+
+
+def _copy(old: IO[bytes], new: IO[bytes], size: int) -> None:
+    """Copy the next bytes of a file."""
+    while size > 0:
+        data = old.read(min(size, _PIECE_BYTES))
+        new.write(data)
+        size -= len(data)
+
+
+def _write_array(file: IO[bytes], name: str, values: np.ndarray, form: Mapping[str, str]) -> None:
+    """Write the element of an array, encoded as the root element says."""
+    dtype = np.dtype(np.float32) if values.dtype == np.float16 else values.dtype
+    order: Literal["<", ">"] = ">" if form.get("byte_order") == "BigEndian" else "<"
+    header = np.dtype(f"{order}u{8 if form.get('header_type') == 'UInt64' else 4}")
+    components = values.shape[1] if values.ndim > 1 else 1
+    kind = f"{_KINDS[dtype.kind]}{dtype.itemsize * 8}"
+    attributes = f'type="{kind}" Name={quoteattr(name)} NumberOfComponents="{components}" format="binary"'
+    file.write(f"<DataArray {attributes}>\n".encode())
+    pieces = _pieces(values, dtype.newbyteorder(order))
+    compressor = form.get("compressor")
+    if compressor:
+        _write_compressed(file, pieces, _COMPRESSORS[compressor], header)
+    else:
+        size = values.size * dtype.itemsize
+        if size > np.iinfo(header).max:
+            raise ValueError(f"has a header_type that ends at 4 GiB, and the array {name!r} has {size:,} bytes")
+        file.writelines(_base64(np.array([size], header).tobytes(), pieces))
+    file.write(b"\n</DataArray>\n")
+
+
+def _pieces(values: np.ndarray, dtype: np.dtype) -> Iterator[bytes]:
+    """The bytes of an array, about a MiB at a time; all pieces but the last have the same size."""
+    rows = max(1, _PIECE_BYTES // (dtype.itemsize * (values.size // max(len(values), 1) or 1)))
+    for start in range(0, len(values), rows):
+        yield np.ascontiguousarray(values[start : start + rows]).astype(dtype).tobytes()
+
+
+def _write_compressed(
+    file: IO[bytes], pieces: Iterable[bytes], compress: Callable[[bytes], bytes], header: np.dtype
+) -> None:
+    """Write compressed blocks, and before them their sizes, which are known only after the last of them."""
+    sizes: list[int] = []
+    uncompressed: list[int] = []
+    with tempfile.TemporaryFile() as scratch:
+        for piece in pieces:
+            data = compress(piece)
+            scratch.write(data)
+            sizes.append(len(data))
+            uncompressed.append(len(piece))
+        block, last = uncompressed[0], uncompressed[-1]
+        partial = last if last != block else 0
+        file.write(base64.b64encode(np.array([len(sizes), block, partial, *sizes], header).tobytes()))
+        scratch.seek(0)
+        file.writelines(_base64(b"", iter(lambda: scratch.read(_PIECE_BYTES), b"")))
+
+
+def _base64(left: bytes, pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """Bytes, and pieces of bytes after them, as one text in base64, which encodes three bytes at a time."""
+    for piece in pieces:
+        left += piece
+        whole = len(left) - len(left) % 3
+        yield base64.b64encode(left[:whole])
+        left = left[whole:]
+    yield base64.b64encode(left)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.helpers.solver_files import surface, volume, write_vtk
-from zarr_core.sources.formats.vtk_insert import insert_arrays
+from zarr_core.sources.formats.vtk_xml import insert_arrays
 
 pytest.importorskip("vtkmodules", reason="the extra vtk is not installed")
 
@@ -96,7 +96,7 @@ def test_byte_order_and_header_are_those_of_the_file(tmp_path: Path, compressor:
 
 @pytest.mark.parametrize("compressor", COMPRESSORS)
 def test_an_array_of_many_blocks(tmp_path: Path, compressor: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("zarr_core.sources.formats.vtk_insert._PIECE_BYTES", 64)
+    monkeypatch.setattr("zarr_core.sources.formats.vtk_xml._PIECE_BYTES", 64)
     path = written(volume(4), tmp_path / "a.vtu", compressor=compressor)
     for rows_of_last in ("partial", "full"):
         values = np.arange(64, dtype=np.float32) if rows_of_last == "full" else np.arange(192.0).reshape(64, 3)
