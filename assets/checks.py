@@ -29,7 +29,6 @@ from zarr_core.points.store.manifest import SampleEntry, StoreManifest
 from zarr_core.points.verify.source import ComparedSource
 from zarr_core.points.verify.store import VerificationReport, verify_store
 from zarr_core.sources.left_out import some
-from zarr_core.sources.recorded import RecordedSource
 from zarr_core.sources.selection import with_contents
 from zarr_core.storage import Storage
 
@@ -104,7 +103,7 @@ def _equivalence(dataset: DatasetDeclaration) -> dg.AssetChecksDefinition:
         # Listed before, so that the run lists its source once.
         found = stores.found(dataset.kind, dataset.source).samples
         tree = stores.source(dataset.kind, dataset.source)
-        source = ComparedSource(RecordedSource(Storage(dataset.source)), tree, found)
+        source = ComparedSource(Storage(dataset.source), tree, found)
         return _verified(chosen, verify_store(dataset.store, source=source, sample_ids=chosen))
 
     return equivalence

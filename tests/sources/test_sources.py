@@ -17,7 +17,7 @@ from tests.helpers.small_source import KIND, write_source
 from zarr_core.errors import SampleError, SourceError, TransferError
 from zarr_core.format.names import check_sample_id, field_name
 from zarr_core.sources import SampleTree, SourceDescription, resolve_kind
-from zarr_core.sources.recorded import RecordedSource
+from zarr_core.sources.recorded import folder_now
 from zarr_core.sources.resolve import shipped_kinds
 from zarr_core.sources.sample import FileInfo
 from zarr_core.sources.selection import open_source, select_samples
@@ -412,9 +412,9 @@ def test_a_recorded_folder_cannot_lead_out_of_the_source(tmp_path: Path, folder:
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "source" / "run_1").mkdir(parents=True)
     (tmp_path / "source" / "run_1" / "field.pt").touch()
-    recorded = RecordedSource(Storage(tmp_path / "source"))
-    assert recorded.folder("run_1", {"folder": folder}) == "run_1"
-    assert recorded.folder("run_2", {"folder": folder}) is None
+    storage = Storage(tmp_path / "source")
+    assert folder_now(storage, "run_1", {"folder": folder}) == "run_1"
+    assert folder_now(storage, "run_2", {"folder": folder}) is None
 
 
 def test_linked_samples_are_samples(tmp_path: Path) -> None:

@@ -281,9 +281,7 @@ def locate_sample(reader: ZarrChunkReader, source: ComparedSource, sample_id: st
     recorded: Mapping[str, Any] = {}
     if reader.manifest.samples[sample_id].is_ours:
         recorded = reader.read_attributes(sample_id).get("source", {})
-    elif sample_id in source.found:
-        recorded = record(source.found[sample_id])
-    sample = source.files.sample(sample_id, recorded)
+    sample = RecordedSample.find(source.files, sample_id, recorded)
     if sample is None:
         return None
     sizes: dict[str, int] = {}

@@ -17,7 +17,7 @@ from zarr_core.errors import ZarrCoreError
 from zarr_core.points.read.slabs import points_in_source
 from zarr_core.sources.formats.files import SourceFile
 from zarr_core.sources.formats.vtk_xml import insert_arrays
-from zarr_core.sources.recorded import RecordedSource
+from zarr_core.sources.recorded import RecordedSample
 from zarr_core.storage import Storage
 from zarr_core.storage.temporary import add_temp_suffix
 
@@ -196,7 +196,7 @@ def _source_file(predictions: Predictions, source: str | os.PathLike[str]) -> tu
     position = reader.manifest.domains[predictions.domain].position
     recorded = reader.read_attributes(sample_id).get("source", {})
     storage = Storage(source)
-    sample = RecordedSource(storage).sample(sample_id, recorded)
+    sample = RecordedSample.find(storage, sample_id, recorded)
     if sample is None or position not in sample.files:
         raise ZarrCoreError(f"{sample_id}: its files are not in {storage.url}; pass the root of the store's source")
     name, choice = sample.files[position]["name"], sample.files[position].get("choice", {})

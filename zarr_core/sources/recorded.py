@@ -45,51 +45,41 @@ def record(sample: SourceSample) -> dict[str, Any]:
     return recorded
 
 
-@dataclass(frozen=True)
-class RecordedSource:
-    """A tree of files that a store was made from, with or without the dataset's subfolder.
+def folder_now(storage: Storage, sample_id: str, recorded: Mapping[str, Any]) -> str | None:
+    """The folder of a source that holds a sample's files now, by "source" of its group; None if there is none."""
+    for folder in dict.fromkeys((str(recorded.get("folder", "")), sample_id)):
+        try:
+            check_relative_path(folder)
+        except SourceError:  # a hostile store must not name a folder outside the source
+            continue
+        if storage.infos(folder):
+            return folder
+    return None
 
-    It needs no description of the dataset: the attributes of each sample's group name the file of each field.
+
+@dataclass(frozen=True)
+class RecordedSample:
+    """The files of one sample: its folder, and "source" of the attributes of its group, with checked files.
+
+    It needs no description of the dataset: the attributes name the file of each field.
     """
 
     storage: Storage
+    folder: str
+    recorded: Mapping[str, Any]
+    _loader: FieldLoader
 
-    @property
-    def url(self) -> str:
-        """The root without credentials."""
-        return self.storage.url
-
-    def folder(self, sample_id: str, recorded: Mapping[str, Any]) -> str | None:
-        """The folder below the root that holds a sample's files now, by "source" of its group; None without one."""
-        for folder in dict.fromkeys((str(recorded.get("folder", "")), sample_id)):
-            try:
-                check_relative_path(folder)
-            except SourceError:  # a hostile store must not name a folder outside the source
-                continue
-            if self.storage.infos(folder):
-                return folder
-        return None
-
-    def sample(self, sample_id: str, recorded: Mapping[str, Any]) -> RecordedSample | None:
-        """The files of a sample; None if its folder no longer exists. Raises DocumentError."""
+    @classmethod
+    def find(cls, storage: Storage, sample_id: str, recorded: Mapping[str, Any]) -> RecordedSample | None:
+        """The files of a sample in a source; None if its folder no longer exists. Raises DocumentError."""
         files = expect(dict, recorded.get("files", {}), "files of source")
         for canonical, file in files.items():
             expect(str, expect(dict, file, f"file of {canonical!r}").get("name"), f"file of {canonical!r}, name")
             expect(int, file.get("size"), f"file of {canonical!r}, size")
         # Samples without a folder of their own have the id in the names of their files.
         own_folder = recorded.get("folder") != "" or not all(sample_id in file["name"] for file in files.values())
-        folder = self.folder(sample_id, recorded) if own_folder else ""
-        return None if folder is None else RecordedSample(self.storage, folder, recorded, FieldLoader(self.storage))
-
-
-@dataclass(frozen=True)
-class RecordedSample:
-    """The files of one sample: its folder, and "source" of the attributes of its group, with checked files."""
-
-    storage: Storage
-    folder: str
-    recorded: Mapping[str, Any]
-    _loader: FieldLoader
+        folder = folder_now(storage, sample_id, recorded) if own_folder else ""
+        return None if folder is None else cls(storage, folder, recorded, FieldLoader(storage))
 
     @property
     def files(self) -> Mapping[str, Mapping[str, Any]]:

@@ -149,7 +149,8 @@ def select_samples(
     check_names("splits", splits, error=SourceError)
     check_names("sample_ids", sample_ids, error=SourceError)
     found = source.find() if found is None else found
-    requested = set(found.samples if sample_ids is None else sample_ids)
+    present = frozenset(found.samples)
+    requested = present if sample_ids is None else set(sample_ids)
     by_split = source.splits(found.samples)
     excluded = source.excluded()
     documents = source.split_documents()
@@ -159,10 +160,8 @@ def select_samples(
         raise SourceError(f"{source.url} has no split {', '.join(splits)}; {source.description.name} has: {known}")
     chosen_splits = by_split if splits is None else {split: by_split[split] for split in splits if split in by_split}
     wanted: Iterable[str] = found.samples if splits is None else chain.from_iterable(chosen_splits.values())
-    samples: dict[str, SourceSample] = {}
-    for sample_id in wanted:
-        if sample_id in requested and sample_id in found.samples and sample_id not in excluded:
-            samples[sample_id] = found.samples[sample_id]
+    chosen = (present & requested) - excluded
+    samples = {sample_id: found.samples[sample_id] for sample_id in wanted if sample_id in chosen}
     notes = [*found.left_out, *found.unused]
     if unknown:
         notes.append(f"{source.description.name} has no split {', '.join(unknown)}; skipped")
@@ -172,26 +171,18 @@ def select_samples(
     notes += _outside_splits(source, by_split, found.samples, excluded)
     notes += counted("samples on a blacklist", [sample_id for sample_id in found.samples if sample_id in excluded])
     if found.is_whole:
-        notes += counted("ids on a blacklist that the source does not have", sorted(excluded - found.samples.keys()))
+        notes += counted("ids on a blacklist that the source does not have", sorted(excluded - present))
     no_files = [name for name in source.description.blacklists if name not in documents]
     if no_files:
         notes.append(f"there is no {' and no '.join(no_files)} beside the samples")
-    notes += counted(f"requested samples that are not at {source.url}", sorted(requested - found.samples.keys()))
+    notes += counted(f"requested samples that are not at {source.url}", sorted(requested - present))
     if not samples:
         first = next(iter(source.description.fields.values())).filename
         reason = f"{len(found.samples)} folders match {source.description.samples} and contain {first} ..."
         hint = f"`{shell('inspect', source.url)}` says what it could be"
         raise SourceError("; ".join([f"{source.url} has no sample to convert: {reason}", *notes, hint]))
-    return Selection(
-        source,
-        samples,
-        frozenset(found.samples),
-        by_split,
-        frozenset(excluded),
-        documents,
-        tuple(notes),
-        found.is_whole,
-    )
+    blacklisted = frozenset(excluded)
+    return Selection(source, samples, present, by_split, blacklisted, documents, tuple(notes), found.is_whole)
 
 
 def with_all_present(selection: Selection) -> Selection:

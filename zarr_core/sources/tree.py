@@ -6,6 +6,7 @@ import hashlib
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from zarr_core._util.redaction import printable_cause, redact
@@ -80,7 +81,8 @@ class SampleTree(SampleSource):
         left_out = LeftOut(description)
         tables = Tables(description, self._read_text)
         if listing is None and folders is None and sample_ids is not None:
-            listing = self._list_some(self._folders_of_few(sample_ids)) or None
+            few = sample_ids if self._folders_are_ids and len(sample_ids) <= MAX_FOLDERS else ()
+            listing = self._list_some(chain.from_iterable(map(self.folders_of, few))) or None
         if listing is None:
             listing = self._list("", left_out) if folders is None else self._list_some(folders)
         folders_of_samples, problems = by_sample(description, listing)
@@ -149,12 +151,6 @@ class SampleTree(SampleSource):
     def _folders_are_ids(self) -> bool:
         """Whether each sample has a folder of its own, which its id names."""
         return not self.description.names_contain_id and self.description.samples != ANY_DEPTH
-
-    def _folders_of_few(self, sample_ids: Collection[str]) -> list[str]:
-        """Folders that some samples may have; empty if a listing of the whole location is faster, or needed."""
-        if not self._folders_are_ids or len(sample_ids) > MAX_FOLDERS:
-            return []
-        return [folder for sample_id in sample_ids for folder in self.folders_of(sample_id)]
 
     def with_content(self, sample: SourceSample) -> SourceSample:
         known = {info.name: self._with_sha256(sample.folder, info) for info in sample.distinct_files}

@@ -24,7 +24,7 @@ from zarr_core.format.shuffle import shuffle_permutation
 from zarr_core.points.store.manifest import SampleEntry, StoreManifest
 from zarr_core.points.verify.report import SampleFindings
 from zarr_core.sources.description import SourceDescription
-from zarr_core.sources.recorded import RecordedSample, RecordedSource, record
+from zarr_core.sources.recorded import RecordedSample, record
 from zarr_core.sources.resolve import short_name
 from zarr_core.sources.sample import SourceSample
 from zarr_core.sources.survey import survey
@@ -62,8 +62,8 @@ class SourceFiles:
     @classmethod
     def find(
         cls,
-        source: ComparedSource,
-        item: Item,
+        source: Storage,
+        found: SampleFindings,
         recorded: Mapping[str, Any],
         shuffle_seed: int,
         found: SampleFindings,
@@ -80,7 +80,7 @@ class SourceFiles:
             where = f"are not in {source.files.url}" if found.any_order else "were not recorded"
             found.add("", f"cannot be compared: the files that it was made from {where}", damage=False)
             return None
-        sample = source.files.sample(found.sample_id, origin)
+        sample = RecordedSample.find(source, found.sample_id, origin)
         if sample is None:
             found.add("", f"cannot be compared: its folder is no longer in {source.files.url}", damage=False)
             return None
@@ -154,7 +154,7 @@ class ComparedSource:
             samples of the store, those that it may have written.
     """
 
-    files: RecordedSource
+    files: Storage
     tree: SampleTree | None = None
     found: Mapping[str, SourceSample] = field(default_factory=dict)
 
@@ -176,18 +176,17 @@ class ComparedSource:
         storage = Storage(source)
         if storage.is_local and not os.path.isdir(storage.location):
             raise SourceError(f"{storage.url} is not a folder; name the one that holds the samples now")
-        files = RecordedSource(storage)
         are_ours = all(entry.is_ours for entry in manifest.samples.values())
         kind = dataset_kind
         if kind is None and are_ours and short_name(manifest.dataset_kind) == manifest.dataset_kind:
             kind = manifest.dataset_kind
         if kind is not None:
             tree = SampleTree(kind, source)
-            return cls(files, tree, tree.discover(sample_ids))
+            return cls(storage, tree, tree.discover(sample_ids))
         if are_ours:
-            return cls(files)
+            return cls(storage)
         try:
-            return cls(files, found=survey(source).found)
+            return cls(storage, found=survey(source).found)
         except SourceError as error:
             reason = "another program wrote the store, and the kind of its source cannot be guessed"
             raise SourceError(f"{error}: {reason}; give --dataset-kind (dataset_kind=)") from error
