@@ -17,13 +17,12 @@ from zarr_core._util.redaction import redact
 from zarr_core.errors import SourceError
 from zarr_core.format.object_names import MANIFEST
 from zarr_core.sources.arrays import CASE, ArrayChoice, suffix_of
-from zarr_core.sources.cases import meshes_of_cases, several_regions
 from zarr_core.sources.description import SourceDescription, SplitFiles
 from zarr_core.sources.formats import SUFFIXES, Contents, missing_extra, open_file, peek
 from zarr_core.sources.formats.files import SourceFile, path_of
 from zarr_core.sources.guess import FUNCTION_OBJECT, describe, folders_above, layout, scalar_patterns, without_pieces
 from zarr_core.sources.left_out import collected_notes, some
-from zarr_core.sources.patterns import Listing, by_folder, by_sample, joined
+from zarr_core.sources.patterns import Listing, by_folder, by_sample, joined, meshes_of_cases, several_regions
 from zarr_core.sources.resolve import resolve_kind, shipped_kinds
 from zarr_core.sources.sample import FileInfo, SourceSample
 from zarr_core.sources.tables import parse_scalars, rows_of, scalars

@@ -13,13 +13,12 @@ from zarr_core._util.redaction import printable_cause, redact
 from zarr_core.errors import SampleError, SourceError, StoreError
 from zarr_core.format.names import check_sample_id
 from zarr_core.sources.arrays import CASE
-from zarr_core.sources.cases import meshes_of_cases
 from zarr_core.sources.description import ANY_DEPTH, SourceDescription
 from zarr_core.sources.fields import FieldLoader
 from zarr_core.sources.formats import Mesh
 from zarr_core.sources.formats.files import SourceFile, path_of
 from zarr_core.sources.left_out import LeftOut, note
-from zarr_core.sources.patterns import Listing, by_folder, by_sample, depth, matches
+from zarr_core.sources.patterns import Listing, by_folder, by_sample, depth, matches, meshes_of_cases
 from zarr_core.sources.resolve import resolve_kind
 from zarr_core.sources.sample import FileInfo, FoundSamples, SampleSource, SourceSample
 from zarr_core.sources.tables import Tables, contains_nan, parse_scalars, scalars

@@ -14,7 +14,7 @@ import importlib.util
 import platform
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -145,10 +145,9 @@ def peek(file: SourceFile) -> Contents:
     """What a file contains; raises ValueError or SourceError as :func:`open_file`."""
     if file.suffix not in (*PIECES, *ROOTS):
         return open_file(file).contents()
-    from zarr_core.sources.formats import vtk_pieces, vtk_xml
-
     # Without VTK, and without a copy of a remote file.
-    return vtk_xml.peek(file) if file.suffix in PIECES else vtk_pieces.peek(file)
+    found: Contents = _module("vtk_xml" if file.suffix in PIECES else "vtk_pieces").peek(file)
+    return found
 
 
 def open_file(file: SourceFile, choices: Collection[ArrayChoice] = ()) -> OpenFile:
@@ -161,11 +160,15 @@ def open_file(file: SourceFile, choices: Collection[ArrayChoice] = ()) -> OpenFi
     require_libraries([file.info.name])
     if file.suffix not in _FORMATS:
         raise ValueError(f"no reader for this format: use .pt, {', '.join(SUFFIXES)} or an OpenFOAM case")
-    module = importlib.import_module(f"{__name__}.{_FORMATS[file.suffix][0]}")
+    module = _module(_FORMATS[file.suffix][0])
     _return_freed_memory()  # the previous file's
     opened: OpenFile = module.open_file(file, choices)
     _return_freed_memory()  # the reader's
     return opened
+
+
+def _module(name: str) -> Any:
+    return importlib.import_module(f"{__name__}.{name}")
 
 
 def _return_freed_memory() -> None:

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 
 from zarr_core.sources.arrays import ArrayChoice
-from zarr_core.sources.cases import TIME
 from zarr_core.sources.formats.files import SourceFile
 from zarr_core.sources.formats.vtk import VtkMesh, check_patches, leaves, select_arrays, vtk_errors
 from zarr_core.sources.left_out import note
 from zarr_core.sources.limits import check_claim, most_claimed
+from zarr_core.sources.patterns import TIME
 
 # Name that VTK gives to the cells of a case, and prefix of its names of patches.
 _CELLS, _PATCH = "internalMesh", "patch/"

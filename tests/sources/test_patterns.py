@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from zarr_core.sources.cases import meshes_of_cases
 from zarr_core.sources.description import SourceDescription
-from zarr_core.sources.patterns import by_sample
+from zarr_core.sources.patterns import by_sample, meshes_of_cases
 from zarr_core.sources.sample import FileInfo
 
 KIND = SourceDescription.model_validate(
