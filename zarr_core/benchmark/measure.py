@@ -25,14 +25,12 @@ from zarr_core.points.read.reader import ZarrChunkReader
 from zarr_core.points.statistics import calculate_store_statistics
 from zarr_core.points.store.footprint import USD_PER_MILLION_GETS, count_inodes, footprint
 from zarr_core.points.store.group import chunk_object_bytes, recorded_rounding
-from zarr_core.points.store.recorded_settings import current_settings
-from zarr_core.points.store.settings import ConversionSettings
+from zarr_core.points.store.settings import ConversionSettings, current_settings
 from zarr_core.points.verify.source import ComparedSource
 from zarr_core.points.verify.store import verify_store
-from zarr_core.reports.environment import environment
-from zarr_core.reports.points import points_by_domain
+from zarr_core.reports import environment, points_by_domain
 from zarr_core.sources.formats.files import path_of
-from zarr_core.sources.recorded import RecordedSample
+from zarr_core.sources.recorded import RecordedSample, record
 from zarr_core.storage import Storage, is_local
 from zarr_core.storage.byte_ranges import CountingObjects, open_objects
 
@@ -281,6 +279,8 @@ def locate_sample(reader: ZarrChunkReader, source: ComparedSource, sample_id: st
     recorded: Mapping[str, Any] = {}
     if reader.manifest.samples[sample_id].is_ours:
         recorded = reader.read_attributes(sample_id).get("source", {})
+    elif sample_id in source.found:
+        recorded = record(source.found[sample_id])
     sample = RecordedSample.find(source.files, sample_id, recorded)
     if sample is None:
         return None

@@ -17,9 +17,9 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from torch.utils.data._utils.pin_memory import pin_memory
 
 from zarr_core._util.threads import map_in_threads
-from zarr_core.shootout.candidates import NO_WORKERS, Loader
-from zarr_core.shootout.formats import Entry, Format, stacked
-from zarr_core.shootout.planner import MeasurementError
+from zarr_core.shootout.budget import MeasurementError
+from zarr_core.shootout.candidates import NO_WORKERS, Candidate, Loader
+from zarr_core.shootout.formats import Format, stacked
 
 # Bytes read from a device, as a share of the bytes of the batches, from which files were not in memory. Compression and
 # values that are all equal make it small.
@@ -98,36 +98,8 @@ class Timing:
 class Batches(IterableDataset[Any]):
     """Batches of a format, which is opened once: of shuffled items, an epoch after the other, or as it streams them.
 
-    def __init__(self, reading: Reading) -> None:
-        self.reading = reading
-        self.format: Format | None = None
-
-    def open(self) -> Format:
-        """The format, opened once."""
-        if self.format is None:
-            self.format = self.reading.open()
-        return self.format
-
-    def __getitems__(self, items: list[tuple[Any, int]]) -> Any:
-        if not items:
-            return self.reading.get_ready()
-        return self.open().read_batch(items)
-
-    def in_threads(self) -> Iterator[Any]:
-        """Batches as ``ResumableLoader(num_threads=...)`` reads them."""
-        loader = self.reading.loader
-        self.open()  # before the threads, which share it
-
-        def fetch(items: Any) -> Any:
-            batch = _tensors(self.__getitems__(items))
-            return pin_memory(batch) if loader.pin else batch  # type: ignore[no-untyped-call]
-
-        batches: Any = _batches(self.reading)
-        yield from map_in_threads(fetch, batches, loader.threads, loader.threads * loader.prefetch)
-
-
-class _Stream(IterableDataset[Any]):
-    """Batches of a format that streams."""
+    Each worker reads its share of them.
+    """
 
     def __init__(self, reading: Reading) -> None:
         self.reading = reading
@@ -170,7 +142,7 @@ class _Stream(IterableDataset[Any]):
             return pin_memory(batch) if loader.pin else batch  # type: ignore[no-untyped-call]
 
         batches: Any = self.reading.items()
-        yield from map_in_threads(fetch, batches, loader.threads, loader.prefetch)
+        yield from map_in_threads(fetch, batches, loader.threads, loader.threads * loader.prefetch)
 
 
 def _shuffled(ids: list[Any]) -> Iterator[tuple[Any, int]]:

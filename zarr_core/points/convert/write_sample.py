@@ -17,9 +17,8 @@ from zarr_core.points.convert.sample import ConversionResult
 from zarr_core.points.store.head import load_if_any
 from zarr_core.points.store.manifest import StoreManifest
 from zarr_core.points.store.settings import ConversionSettings
-from zarr_core.sources.aero import AeroDataset
 from zarr_core.sources.description import SourceDescription
-from zarr_core.sources.objects import ArraySource
+from zarr_core.sources.objects import AeroDataset, ArraySource
 from zarr_core.sources.resolve import describe_filemap, resolve_kind, shipped_kinds
 from zarr_core.storage import Storage
 

@@ -10,7 +10,7 @@ import numpy as np
 from zarr_core.errors import UnknownFieldError
 from zarr_core.points.read.sampling import Draw
 from zarr_core.points.store.manifest import ArrayColumn, SampleEntry, StoreManifest
-from zarr_core.storage.maps import AT_ONCE_BYTES
+from zarr_core.storage.local_files import AT_ONCE_BYTES
 
 # Samples that a selection remembers; they take half a kilobyte each.
 _MAX_SAMPLES = 1 << 16

@@ -62,8 +62,8 @@ class SourceFiles:
     @classmethod
     def find(
         cls,
-        source: Storage,
-        found: SampleFindings,
+        source: ComparedSource,
+        item: Item,
         recorded: Mapping[str, Any],
         shuffle_seed: int,
         found: SampleFindings,
@@ -80,7 +80,7 @@ class SourceFiles:
             where = f"are not in {source.files.url}" if found.any_order else "were not recorded"
             found.add("", f"cannot be compared: the files that it was made from {where}", damage=False)
             return None
-        sample = RecordedSample.find(source, found.sample_id, origin)
+        sample = RecordedSample.find(source.files, found.sample_id, origin)
         if sample is None:
             found.add("", f"cannot be compared: its folder is no longer in {source.files.url}", damage=False)
             return None
