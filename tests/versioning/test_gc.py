@@ -94,6 +94,16 @@ def test_generations_after_a_restored_head_are_kept_until_the_next_commit(storag
     assert groups(storage) == {"groups/two", "groups/y"}
 
 
+def test_a_number_is_not_given_twice_if_generations_in_between_were_collected(storage: ClockedStorage) -> None:
+    three_generations(storage)
+    make_tag(storage, HEAD, "old", 1)
+    make_tag(storage, HEAD, "new", 3)
+    storage.time += 2 * DAY
+    assert collect(storage).kept == [1, 3]
+    storage.write("tiny.json", [storage.read("generations/00000001.json")])  # restored from a backup
+    assert set_item(storage, "y", write_group(storage, "y")).generation == 4
+
+
 def test_neither_tags_nor_collection_make_a_generation(storage: ClockedStorage) -> None:
     three_generations(storage)
     before = load(storage, HEAD)

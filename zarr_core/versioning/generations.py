@@ -329,13 +329,12 @@ def archive_problem(storage: Storage, head: Head[S], state: S) -> str:
 def _next_number(storage: Storage, current: int, overtaken: bool) -> int:
     """Number of the generation after the current one (0: there is no head).
 
-    No number is given twice: if the head was deleted, or restored from a backup, later generations are still archived,
-    unless gc has deleted the next one. ``overtaken`` is whether another writer has just committed the current one, and
-    has looked for later ones.
+    No number is given twice: if the head was deleted, or restored from a backup, later generations are still archived.
+    ``overtaken`` is whether another writer has just committed the current one, and has looked for later ones.
     """
-    if overtaken or find_archive(storage, current + 1) is None:
+    if overtaken:
         return current + 1
-    return max(documents(storage)) + 1
+    return max([current, *documents(storage)]) + 1
 
 
 def _check_named(storage: Storage, head: Head[S], current: S, changed: S) -> None:
