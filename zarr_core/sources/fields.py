@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from zarr_core.sources.formats import Mesh, MissingArrayError, OpenFile, open_file
+from zarr_core.sources.formats import OpenFile, open_file
+from zarr_core.sources.formats.contents import Mesh, MissingArrayError
 from zarr_core.sources.formats.files import SourceFile, path_of
 from zarr_core.sources.sample import SourceSample
 from zarr_core.storage import Storage

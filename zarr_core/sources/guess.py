@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 from zarr_core.errors import SourceError
 from zarr_core.format.names import POSITION
 from zarr_core.sources.arrays import CASE, PIECES, ROOTS, suffix_of
-from zarr_core.sources.formats import SUFFIXES, Contents, FoundArray
+from zarr_core.sources.formats import SUFFIXES
+from zarr_core.sources.formats.contents import Contents, FoundArray
 from zarr_core.sources.patterns import TIME
 
 # Names of arrays and files, in lower case without the words for averages, by the name of the field.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pydantic
 
-from zarr_core._util.documents import DocumentError, expect
+from zarr_core._util.documents import check_model, expect
 from zarr_core.errors import SourceError
 from zarr_core.format.names import check_relative_path
 from zarr_core.sources.arrays import ArrayChoice
@@ -20,6 +20,9 @@ from zarr_core.storage import Storage
 
 if TYPE_CHECKING:
     import torch
+
+
+_CHOICE = pydantic.TypeAdapter(ArrayChoice)
 
 
 def record(sample: SourceSample) -> dict[str, Any]:
@@ -59,14 +62,15 @@ def folder_now(storage: Storage, sample_id: str, recorded: Mapping[str, Any]) ->
 
 @dataclass(frozen=True)
 class RecordedSample:
-    """The files of one sample: its folder, and "source" of the attributes of its group, with checked files.
+    """The files of one sample: its folder, and the file of each field, which the attributes of its group record.
 
-    It needs no description of the dataset: the attributes name the file of each field.
+    It needs no description of the dataset.
     """
 
     storage: Storage
     folder: str
-    recorded: Mapping[str, Any]
+    files: Mapping[str, Mapping[str, Any]]
+    parts: Mapping[str, Any]
     _loader: FieldLoader
 
     @classmethod
@@ -79,13 +83,8 @@ class RecordedSample:
         # Samples without a folder of their own have the id in the names of their files.
         own_folder = recorded.get("folder") != "" or not all(sample_id in file["name"] for file in files.values())
         folder = folder_now(storage, sample_id, recorded) if own_folder else ""
-        return None if folder is None else cls(storage, folder, recorded, FieldLoader(storage))
-
-    @property
-    def files(self) -> Mapping[str, Mapping[str, Any]]:
-        """The recorded file of each field."""
-        files: Mapping[str, Mapping[str, Any]] = self.recorded.get("files", {})
-        return files
+        parts = expect(dict, recorded.get("parts", {}), "parts of source")
+        return None if folder is None else cls(storage, folder, files, parts, FieldLoader(storage))
 
     def file(self, canonical: str) -> FileInfo:
         """Current size and version of a field's file.
@@ -95,14 +94,16 @@ class RecordedSample:
             DocumentError: the record is damaged.
         """
         name = self.files[canonical]["name"]
-        parts = expect(dict, self.recorded.get("parts", {}), "parts of source").get(name)
-        if parts is None:
+        if name not in self.parts:
             return self._part(name)
-        return combined(name, [self._part(part) for part in expect(list, parts, f"parts of {name!r}")])
+        return combined(name, [self._part(part) for part in expect(list, self.parts[name], f"parts of {name!r}")])
 
     def load(self, canonical: str) -> torch.Tensor:
         """The tensor of a field; raises FileNotFoundError, or ValueError if it cannot be read."""
-        choices = {name: self._choice(name) for name, file in self.files.items() if "choice" in file}
+        choices: dict[str, ArrayChoice] = {}
+        for name, file in self.files.items():
+            if "choice" in file:
+                choices[name] = check_model(_CHOICE, file["choice"], f"choice of {name!r}")
         needed = choices if canonical in choices else [canonical]  # the arrays of one file are read together
         files = {name: self.file(name) for name in needed}
         return self._loader.load(SourceSample("", self.folder, files, choices=choices), canonical)
@@ -110,9 +111,3 @@ class RecordedSample:
     def _part(self, name: Any) -> FileInfo:
         name = expect(str, name, "part of a file")
         return file_info(name, self.storage.info(path_of(self.folder, name)))
-
-    def _choice(self, canonical: str) -> ArrayChoice:
-        try:
-            return ArrayChoice.model_validate(self.files[canonical]["choice"])
-        except pydantic.ValidationError as error:
-            raise DocumentError(f"choice of {canonical!r}: {error.errors()[0]['msg']}") from error

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from zarr_core.sources.arrays import ArrayChoice
     from zarr_core.sources.description import SourceDescription
-    from zarr_core.sources.formats import Mesh
+    from zarr_core.sources.formats.contents import Mesh
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,8 @@ from zarr_core.errors import SourceError
 from zarr_core.format.object_names import MANIFEST
 from zarr_core.sources.arrays import CASE, ArrayChoice, suffix_of
 from zarr_core.sources.description import SourceDescription, SplitFiles
-from zarr_core.sources.formats import SUFFIXES, Contents, missing_extra, open_file, peek
+from zarr_core.sources.formats import SUFFIXES, missing_extra, open_file, peek
+from zarr_core.sources.formats.contents import Contents
 from zarr_core.sources.formats.files import SourceFile, path_of
 from zarr_core.sources.guess import FUNCTION_OBJECT, describe, folders_above, layout, scalar_patterns, without_pieces
 from zarr_core.sources.left_out import collected_notes, some

@@ -15,7 +15,7 @@ from zarr_core.format.names import check_sample_id
 from zarr_core.sources.arrays import CASE
 from zarr_core.sources.description import ANY_DEPTH, SourceDescription
 from zarr_core.sources.fields import FieldLoader
-from zarr_core.sources.formats import Mesh
+from zarr_core.sources.formats.contents import Mesh
 from zarr_core.sources.formats.files import SourceFile, path_of
 from zarr_core.sources.left_out import LeftOut, note
 from zarr_core.sources.patterns import Listing, by_folder, by_sample, depth, matches, meshes_of_cases

@@ -18,7 +18,7 @@ from zarr_core.errors import SampleError, SourceError
 from zarr_core.format.names import POSITION
 from zarr_core.points.convert.writer import GroupWriter, Repair, SampleContent
 from zarr_core.points.store.manifest import Quarantine, SampleEntry
-from zarr_core.sources.formats import Mesh
+from zarr_core.sources.formats.contents import Mesh
 from zarr_core.sources.left_out import collected_notes
 from zarr_core.sources.recorded import record
 from zarr_core.sources.sample import SampleSource, SourceSample

@@ -38,7 +38,7 @@ from zarr_core.points.store.mesh import Write, write_mesh
 from zarr_core.points.store.packing import Packing, is_stored, on_this_machine, was_cut_off
 from zarr_core.points.store.settings import ConversionSettings, digest
 from zarr_core.sources.description import FieldFile
-from zarr_core.sources.formats import Mesh
+from zarr_core.sources.formats.contents import Mesh
 from zarr_core.storage import Storage
 from zarr_core.storage.archives import is_archive
 from zarr_core.storage.uploads import Uploads

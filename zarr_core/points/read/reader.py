@@ -27,7 +27,7 @@ from zarr_core.points.read.selection import Coords, Pieces, SampleDraws, Selecti
 from zarr_core.points.store.head import HEAD, load_manifest
 from zarr_core.points.store.manifest import StoreManifest
 from zarr_core.points.store.mesh import read_meshes
-from zarr_core.sources.formats import Mesh
+from zarr_core.sources.formats.contents import Mesh
 from zarr_core.storage import Storage
 from zarr_core.storage.disk_cache import DEFAULT_LIMIT, DiskCache
 from zarr_core.versioning.generations import check_kept

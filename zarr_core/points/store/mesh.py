@@ -20,7 +20,7 @@ from zarr_core.format.array_metadata import EMPTY_GROUP, ArrayLayout
 from zarr_core.format.codecs import Codec
 from zarr_core.format.object_names import ZARR_JSON
 from zarr_core.format.shards import encode_shard, passes_checksum
-from zarr_core.sources.formats import Mesh
+from zarr_core.sources.formats.contents import Mesh
 
 #: Folder of the meshes in a sample's group. No domain has this name, because those begin with a letter.
 MESH = "_mesh"

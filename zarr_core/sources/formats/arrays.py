@@ -14,7 +14,7 @@ from typing import IO
 import numpy as np
 
 from zarr_core.sources.arrays import ArrayChoice
-from zarr_core.sources.formats import Contents, FoundArray, Mesh
+from zarr_core.sources.formats.contents import Contents, FoundArray, Mesh
 from zarr_core.sources.formats.files import SourceFile
 from zarr_core.sources.limits import check_expansion
 

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from zarr_core.sources.arrays import PIECES, ArrayChoice
-from zarr_core.sources.formats import Contents, FoundArray, Mesh, MissingArrayError
+from zarr_core.sources.formats.contents import Contents, FoundArray, Mesh, MissingArrayError
 from zarr_core.sources.formats.files import SourceFile
 from zarr_core.sources.formats.vtk_geometry import (
     check_cells,

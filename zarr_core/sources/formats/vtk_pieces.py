@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 
 from zarr_core.sources.arrays import PIECES, ArrayChoice, suffix_of
-from zarr_core.sources.formats import Contents, MissingArrayError, vtk_xml
+from zarr_core.sources.formats import vtk_xml
+from zarr_core.sources.formats.contents import Contents, MissingArrayError
 from zarr_core.sources.formats.files import SourceFile
 from zarr_core.sources.formats.vtk import VtkMesh, check_patches, read_blocks
 from zarr_core.sources.formats.vtk_geometry import numpy_of, output_of
@@ -64,7 +65,7 @@ def peek(file: SourceFile) -> Contents:
     elements = vtk_xml.Elements()
     for _, piece in pieces:
         with _errors_of(piece):
-            elements.add(piece)
+            elements.add(piece.pieces())
     return elements.contents(_names(pieces))
 
 

@@ -21,7 +21,7 @@ from xml.sax.saxutils import quoteattr
 import numpy as np
 from numcodecs import lz4
 
-from zarr_core.sources.formats import Contents, FoundArray
+from zarr_core.sources.formats.contents import Contents, FoundArray
 from zarr_core.sources.formats.files import SourceFile
 from zarr_core.sources.limits import MAX_XML_BYTES
 
@@ -95,14 +95,11 @@ class Elements:
         self._is_surface = True
         self._is_complete = True
 
-    def add(self, file: SourceFile) -> None:
-        """Add those of a file; raises ValueError as :func:`parse`."""
-        self._is_surface &= file.suffix == ".vtp"
-        self._is_complete &= self._read(file.pieces(), MAX_XML_BYTES)
-
-    def add_all(self, pieces: Iterable[bytes]) -> None:
-        """Add those of a file of any size; raises ValueError as :func:`parse`."""
-        self._read(pieces, math.inf)
+    def add(self, pieces: Iterable[bytes], most: float = MAX_XML_BYTES) -> None:
+        """Add those within so many bytes of a file; raises ValueError as :func:`parse`."""
+        self._at = ""
+        self._parser = new_parser(self._start, self._end)
+        self._is_complete &= parse(self._parser, pieces, most)
 
     def contents(self, patches: tuple[str, ...] = ()) -> Contents:
         """Names and sizes of the arrays and of the mesh, which has these parts."""
@@ -110,16 +107,12 @@ class Elements:
         dimension = 2 if self._is_surface else 0
         return Contents(arrays, self.rows["points"], self.rows["cells"], patches, dimension, self._is_complete)
 
-    def _read(self, pieces: Iterable[bytes], most: float) -> bool:
-        self._at = ""
-        self._parser = new_parser(self._start, self._end)
-        return parse(self._parser, pieces, most)
-
     def _start(self, name: str, attributes: dict[str, str]) -> None:
         if name == "AppendedData":
             raise EnoughError
         if name == "VTKFile":
             self.root = attributes
+            self._is_surface &= attributes.get("type") == "PolyData"
         elif name == "Piece":
             self.n_pieces += 1
             self.rows["points"] += int(attributes.get("NumberOfPoints", 0))
@@ -144,7 +137,7 @@ class Elements:
 def peek(file: SourceFile) -> Contents:
     """Names and sizes of the arrays and of the mesh; raises ValueError as :func:`parse`."""
     elements = Elements()
-    elements.add(file)
+    elements.add(file.pieces())
     return elements.contents()
 
 
@@ -174,7 +167,7 @@ def insert_arrays(source: Path, target: Path, at: str, arrays: Mapping[str, np.n
     """
     elements = Elements()
     with source.open("rb") as old:
-        elements.add_all(iter(lambda: old.read(_PIECE_BYTES), b""))
+        elements.add(iter(lambda: old.read(_PIECE_BYTES), b""), most=math.inf)
     if elements.n_pieces != 1:
         raise ValueError(f"has {elements.n_pieces} pieces; arrays can be added to files of one piece")
     compressor = elements.root.get("compressor")
