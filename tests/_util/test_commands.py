@@ -253,7 +253,7 @@ def of_resolve(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 PRINTED: dict[str, Callable[[Path, Any], None]] = {
     "sensors/withdrawn.py": of_withdrawn,
-    "zarr_core/benchmark/report.py": of_benchmark,
+    "zarr_core/benchmark/measure.py": of_benchmark,
     "zarr_core/info.py": of_info,
     "zarr_core/inspect.py": of_inspect,
     "zarr_core/matrix/__main__.py": of_retire,

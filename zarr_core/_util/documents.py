@@ -149,9 +149,14 @@ class PlainLoader(yaml.SafeLoader):
 
 def parse_yaml(text: bytes | str, loader: type[PlainLoader] = PlainLoader) -> Any:
     """The value of a YAML document of plain values; raises ValueError."""
+    parser = None
     try:
-        return yaml.load(text, loader)
+        parser = loader(text)
+        return parser.get_single_data()
     except yaml.YAMLError as error:
         raise ValueError(str(error)) from error
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
+    finally:
+        if parser is not None:
+            parser.dispose()

@@ -234,7 +234,8 @@ class StoreManifest:
         if refused:
             reason = f"it was refused at conversion ({refused.field}: {refused.reason})"
         else:
-            reason = f"the first that it holds are {', '.join(list(self.samples)[:5])}"
+            first = ", ".join(list(self.samples)[:5])
+            reason = f"it holds {len(self.samples):,}; the first that it holds are {first}"
         raise UnknownFieldError(f"{where} holds no sample {sample_id!r}; {reason}")
 
     def fields_of(self, sample_id: str) -> Mapping[str, ArrayColumn]:
