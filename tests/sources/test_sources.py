@@ -470,3 +470,11 @@ def test_a_sample_is_unchanged_for_another_machine_that_mounts_the_same_disk(
     path.write_bytes(path.read_bytes())
     os.utime(path, ns=(at, at))
     assert not source.is_unchanged(sample)
+
+
+def test_a_description_is_written_the_same_in_every_process() -> None:
+    """The order of a set of text differs from process to process."""
+    names = [f"surface_scalar_{letter}" for letter in "abcdefghijkl"]
+    files = {"surface_position": "xyz.pt", **{name: f"{name}.pt" for name in names}}
+    described = SourceDescription.model_validate({"name": "own", "samples": "*", "files": files, "optional": names})
+    assert described.model_dump(mode="json")["optional"] == names

@@ -134,6 +134,8 @@ HOSTILE = {
     "a quantised tensor": b"ctorch._utils\n_rebuild_qtensor\n)R",
     "a storage larger than the file": STORAGE % (KEY, b""),
     "a storage larger than the file, seen in parts": STORAGE % (KEY, b"X\x01\0\0\0vK\0K\x01\x87"),
+    "a text in the place of the part of a storage": STORAGE % (KEY, b"X\x01\0\0\0v"),
+    "a number in the place of the part of a storage": STORAGE % (KEY, b"K\1"),
     "no end": b"}",
 }
 

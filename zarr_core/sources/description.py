@@ -272,7 +272,8 @@ class SourceDescription(_Model):
     name: str
     samples: str
     files: dict[str, str | FieldArray] = {}
-    optional: frozenset[str] = frozenset()
+    # Sorted, because the order of a set differs from run to run.
+    optional: Annotated[frozenset[str], pydantic.PlainSerializer(sorted, when_used="json")] = frozenset()
     meshes: dict[str, MeshFile] = {}
     parameters: Annotated[
         tuple[Annotated[ParameterFile, _short_for("file")], ...],

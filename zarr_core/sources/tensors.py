@@ -319,7 +319,7 @@ def _storage(persistent: _Value) -> tuple[str, int]:
     if not isinstance(count, int) or count < 0:
         raise RefusedError("rejected: contains a storage without a size")
     for view in items[5:]:
-        for part in view.content or ():
+        for part in view.content if view.kind == "tuple" else (view,):
             if part.kind not in ("text", "number"):
                 raise RefusedError("rejected: contains a view of a storage that is not one")
     if items[1].content not in _ITEM_BYTES:
