@@ -163,7 +163,7 @@ def load(storage: Storage, head: Head[S], generation: int | str | None = None) -
     if found is None:
         reason = f"the current one is {state.generation}"
         if 0 < generation < state.generation:
-            reason += "; it was replaced long ago and has been collected (a tag would have kept it)"
+            reason += "; it was replaced and has been collected (a tag would have kept it)"
         reason += f"; `{shell('log', storage.url)}` lists them"
         raise StoreError(f"{storage.url} has no generation {generation}; {reason}")
     return found
