@@ -186,12 +186,12 @@ def test_the_check_of_conditions_runs_once_per_process(oci_root: str, oci_server
     commit(Storage(oci_root), HEAD, add("a"))
     before = len(oci_server.requests)
     commit(Storage(oci_root), HEAD, add("b"))
-    requests = [line.rpartition("/store/")[::2] for line in oci_server.requests[before:]]
-    assert [f"{what.split()[0]} {name}" for what, name in requests] == [
+    requests = [line.rpartition("/store/") for line in oci_server.requests[before:]]
+    assert [f"{what.split()[0]} {name}" if what else "GET list" for what, _, name in requests] == [
         "GET manifest.json",
         "HEAD generations/00000001.json",
-        "HEAD generations/00000002.json",
-        "HEAD generations/00000002.json.gz",
+        "HEAD generations",
+        "GET list",
         "PUT manifest.json",
         "PUT generations/00000002.json",
     ]

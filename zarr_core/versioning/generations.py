@@ -334,7 +334,11 @@ def _next_number(storage: Storage, current: int, overtaken: bool) -> int:
     """
     if overtaken:
         return current + 1
-    return max([current, *documents(storage)]) + 1
+    try:
+        archives = documents(storage)
+    except FileNotFoundError:  # there is no such bucket, which the write that follows says
+        archives = {}
+    return max([current, *archives]) + 1
 
 
 def _check_named(storage: Storage, head: Head[S], current: S, changed: S) -> None:
