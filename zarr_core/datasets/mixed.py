@@ -23,7 +23,8 @@ from zarr_core._util.repeated import Repeated, repetition_of
 from zarr_core._util.shared_epoch import SharedEpoch
 from zarr_core.datasets.batch import Batch, BatchDataset, BatchItem
 from zarr_core.datasets.collation import fields_by_domain
-from zarr_core.datasets.joined import Chosen, are_plain, read_joined, with_shared_samples
+from zarr_core.datasets.joined import Chosen, are_plain, read_joined
+from zarr_core.datasets.shared_samples import with_shared_samples
 from zarr_core.errors import UnknownFieldError, ZarrCoreError
 from zarr_core.loader.epochs import DatasetEpochs, count_repetitions, fetch_items, fingerprint_of
 from zarr_core.loader.permutation import Permutation
