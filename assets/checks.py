@@ -146,7 +146,7 @@ def _converted_samples_fit(dataset: DatasetDeclaration) -> dg.AssetChecksDefinit
         rows = refused_rows(misfits)
         reasons = []
         for sample_id, why in misfits.items():
-            reasons.append(f"{sample_id}: {why.field}: {why.reason}")
+            reasons.append(f"{sample_id}: {why.explanation}")
         return dg.AssetCheckResult(
             passed=not misfits,
             description="; ".join(reasons[:3]) or "every converted sample has the fields of the store",

@@ -112,7 +112,7 @@ def _report_left_out(
             f"convert --retire-vanished removes them now: {', '.join(absent[:25])}"
         )
     for sample_id, refusal in report.misfits.items():
-        reason = f"converted, but not published: {refusal.field}: {refusal.reason}"
+        reason = f"converted, but not published: {refusal.explanation}"
         context.log.error(f"{sample_id}: {reason}")
         # On the page of the partition, which is green because the conversion succeeded.
         metadata = {"status": "quarantined", "reason": reason}

@@ -242,7 +242,7 @@ def sample_info(
     if sample_id not in (state.rows if is_matrix else state.samples):
         refused = None if is_matrix else state.quarantine.get(sample_id)
         held = ", ".join(list(state.rows if is_matrix else state.samples)[:5])
-        reason = f"; it was refused: {refused.reason}" if refused else f"; the first that it holds are {held}"
+        reason = f"; it was refused: {refused.explanation}" if refused else f"; the first that it holds are {held}"
         if sample_id in (state.retired.samples if is_matrix else state.retired):
             reason = f"; {_retirement(storage, head, state.generation, sample_id)}"
         raise UnknownFieldError(f"{storage.url}, generation {state.generation}, holds no sample {sample_id!r}{reason}")
@@ -261,7 +261,7 @@ def sample_info(
             "group": entry.relpath,
             "splits": tuple(split for split, ids in state.splits.items() if sample_id in ids and not is_excluded),
             "excluded": is_excluded,
-            "refused": refusal.reason if refusal else "",
+            "refused": refusal.explanation if refusal else "",
             "fingerprint": entry.fingerprint,
             "settings": entry.settings,
             "fields": group.arrays(),
@@ -335,7 +335,7 @@ def _points_info(storage: Storage, state: StoreManifest, committed: float | None
         "points": {domain: Range(min(each), max(each), sum(each)) for domain, each in counts.items()},
         "splits": splits,
         "excluded": len(state.excluded),
-        "quarantined": {sample_id: refusal.reason for sample_id, refusal in state.quarantine.items()},
+        "quarantined": {sample_id: refusal.explanation for sample_id, refusal in state.quarantine.items()},
         "layouts": layouts_of(storage, state),
         "origin": state.origin,
         "statistics": _statistics(storage, state, committed),

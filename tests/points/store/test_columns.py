@@ -10,7 +10,7 @@ import torch
 
 from tests.helpers.described_source import FILES, POINTS, SPEED, Source, as_an_earlier_version_wrote_it, ids
 from tests.helpers.documents import edit
-from zarr_core import load_manifest, verify_store
+from zarr_core import load_manifest, sample_info, store_info, verify_store
 from zarr_core.convert import iter_convert, publish
 from zarr_core.errors import UnknownFieldError, ZarrCoreError
 
@@ -27,6 +27,9 @@ def test_one_sample_of_another_width_is_refused_alone(source: Source) -> None:
     report = source.convert()
     assert (ids(report.having("converted")), ids(report.having("quarantined"))) == (["s1", "s2", "s3"], ["s0"])
     assert "2 components per point, the store's samples have 1" in report.having("quarantined")[0].reason
+    assert store_info(source.store).quarantined["s0"].startswith("surface_temperature: has 2 components per point")
+    with pytest.raises(UnknownFieldError, match=r"no sample 's0'; it was refused: surface_temperature: has 2 components"):
+        sample_info(source.store, "s0")
     assert not report.ok
     assert source.reader().sample_ids == ["s1", "s2", "s3"]
     source.write("s0")

@@ -115,7 +115,7 @@ def _convert_sample(
 
 def quarantined(sample_id: str, quarantine: Quarantine, seconds: float = 0.0) -> ConversionResult:
     """The result of a sample that was refused, now or earlier."""
-    reason = f"{quarantine.field}: {quarantine.reason}" if quarantine.field else quarantine.reason
+    reason = quarantine.explanation
     return ConversionResult(sample_id, "quarantined", quarantine=quarantine, reason=reason, seconds=seconds)
 
 

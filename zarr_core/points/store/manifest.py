@@ -122,6 +122,11 @@ class Quarantine:
     field: str
     reason: str
 
+    @property
+    def explanation(self) -> str:
+        """The reason, after the field, where it is of one."""
+        return f"{self.field}: {self.reason}" if self.field else self.reason
+
 
 def _with_names(arrays: Any) -> Any:
     """Columns of a document with their names, which the document may leave out."""
@@ -232,7 +237,7 @@ class StoreManifest:
             return entry
         refused = self.quarantine.get(sample_id)
         if refused:
-            reason = f"it was refused at conversion ({refused.field}: {refused.reason})"
+            reason = f"it was refused at conversion ({refused.explanation})"
         else:
             first = ", ".join(list(self.samples)[:5])
             reason = f"it holds {len(self.samples):,}; the first that it holds are {first}"
