@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
+import google_crc32c
 import numpy as np
 import pytest
 
 from tests.helpers.arrays import assert_equal
+from tests.helpers.documents import edit
 from tests.helpers.small_source import KIND
 from tests.helpers.stores import object_place
 from tests.points.read.engines.conftest import CHUNK
+from zarr_core import load_manifest
 from zarr_core.errors import CorruptChunkError
 from zarr_core.points.convert.conversion import convert
 from zarr_core.points.read.engines import straight
@@ -62,6 +67,16 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
 def shard(store: Path) -> Path:
     (path,) = store.glob("samples/run_1/*/volume/velocity/c/0/0")
     return path
+
+
+def of_another_program(store: Path, **options: Any) -> ZarrChunkReader:
+    """A reader of the store as another program writes one: without fingerprints and the lengths of chunks."""
+    manifest = load_manifest(store)
+    samples = {sample_id: replace(entry, fingerprint="") for sample_id, entry in manifest.samples.items()}
+    (store / "manifest.json").write_bytes(replace(manifest, samples=samples).to_json())
+    for group in store.glob("samples/*/*/zarr.json"):
+        edit(group, "attributes", "zarr_core", "chunk_bytes", value={})
+    return ZarrChunkReader(store, **options)
 
 
 def flip(path: Path, at: int) -> None:
@@ -133,13 +148,36 @@ def test_a_file_that_vanishes_before_it_is_opened_is_an_error(store: Path) -> No
 
 def test_samples_of_other_programs_are_checked_each_time(store: Path) -> None:
     """Their files may change under the same name."""
-    reader = ZarrChunkReader(store)
-    for entry in reader.manifest.samples.values():
-        object.__setattr__(entry, "fingerprint", "")
+    reader = of_another_program(store)
     reader.read_sample("run_1", {}, FIELD)
     flip(shard(store), 0)
     with pytest.raises(CorruptChunkError, match="checksum mismatch"):
         reader.read_sample("run_1", {}, FIELD)
+
+
+def test_chunks_of_a_shard_may_lie_in_another_order(store: Path) -> None:
+    """As other programs may store them."""
+    expected = ZarrChunkReader(store).read_sample("run_1", {}, FIELD)["volume_velocity"]
+    path = shard(store)
+    stored = path.read_bytes()
+    chunk = CHUNK * ROW + 4
+    number = math.ceil(len(expected) / CHUNK)
+    order = [*range(1, number, 2), *range(0, number, 2)]
+    index = np.frombuffer(stored[number * chunk : -4], "<u8").reshape(-1, 2).copy()
+    for place, each in enumerate(order):
+        index[each, 0] = place * chunk
+    chunks = [stored[each * chunk : (each + 1) * chunk] for each in order]
+    path.write_bytes(b"".join(chunks) + index.tobytes() + google_crc32c.value(index.tobytes()).to_bytes(4, "little"))
+
+    reader = of_another_program(store)
+    by_zarr = of_another_program(store, engine="zarr")
+    np.testing.assert_array_equal(by_zarr.read_sample("run_1", {}, FIELD)["volume_velocity"], expected)
+    for _ in range(2):  # as in later epochs
+        np.testing.assert_array_equal(reader.read_sample("run_1", {}, FIELD)["volume_velocity"], expected)
+        for epoch in range(6):
+            drawn = reader.read_sample("run_1", {"volume": 5}, FIELD, epoch=epoch)["volume_velocity"]
+            reference = by_zarr.read_sample("run_1", {"volume": 5}, FIELD, epoch=epoch)["volume_velocity"]
+            np.testing.assert_array_equal(drawn, reference)
 
 
 @pytest.mark.parametrize("layout", ["store", "archive"])

@@ -81,7 +81,7 @@ class MappedSample:
         # So are dtype and width of the output, which may be others in stores of an earlier version.
         if (layout.dtype, layout.dim) != (column.dtype, column.dim):
             return None
-        # Other writers may store chunks in another order.
+        # A map has one distance from each chunk to the next.
         starts = index.starts
         step = starts[1] - starts[0] if len(starts) > 1 else array.chunk_bytes
         if step < array.chunk_bytes or (np.diff(starts) != step).any():
