@@ -36,17 +36,17 @@ docs: .venv-docs  ## the documentation's site, in build/site
 
 # One process more than CI's machines have cores, since some tests wait for a daemon or a server. Each process has
 # one thread for numerics, because the processes already share the cores.
-test: .venv/installed  ## run all tests
+test: .venv/installed  ## run the tests, in about seven minutes on two cores
 	rm -rf .pytest_cache/d/skipped
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
-test-extras: .venv/extras .venv-anndata .venv-lineage .venv-mds .venv-hydra .venv-recipes .venv-docs  ## run what `make test` skipped; as root, with Debian's packages as well
+test-extras: .venv/extras .venv-anndata .venv-lineage .venv-mds .venv-hydra .venv-recipes .venv-docs  ## run the slow tests and what else `make test` skipped; as root, with Debian's packages as well
 	tests/extras.sh
 
 # The tests of notifications, Athena and credentials need moto.
 test-rgw: .venv/installed  ## tests of S3 on the service TEST_S3_ENDPOINT (with AWS_ACCESS_KEY_ID and the like), such as Ceph RGW
 	@if [ -z "$$TEST_S3_ENDPOINT" ]; then echo 'skipped: TEST_S3_ENDPOINT names no S3 service'; else \
-	  OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile -m s3 tests/storage tests/versioning \
+	  TEST_EXTRAS=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile -m s3 tests/storage tests/versioning \
 	    tests/matrix tests/points tests/datasets tests/sources tests/platform/test_source_watch.py; fi
 
 lint: .venv/installed  ## ruff, and mypy on zarr_core
@@ -58,7 +58,7 @@ lint: .venv/installed  ## ruff, and mypy on zarr_core
 
 attack: .venv/installed  ## every attack in full, about 25 minutes; SEED=7 repeats a run; also on the S3 service ATTACK_S3_ENDPOINT, if set
 	$(BIN)/python -m tests.attacks $(if $(SEED),--seed $(SEED))
-	ZARR_CORE_EXAMPLES=20 $(BIN)/python -m pytest -n 2 -m hypothesis
+	TEST_EXTRAS=1 ZARR_CORE_EXAMPLES=20 $(BIN)/python -m pytest -n 2 -m hypothesis
 
 # `make shootout SAMPLES=/data/ahmedml BUDGET=30min TIERS='work=/work/me scratch=/scratch/me'` measures other data and disks.
 SAMPLES ?= $(firstword $(wildcard ../shared/data/ahmed_rans) examples/data/ahmed_rans)

@@ -58,17 +58,6 @@ _LONGEST = (
     "tests/deploy/test_postgres.py",
 )
 
-# What users run as a whole: recipes, a tutorial with its own servers, the wheel in new environments, other libraries.
-# They take a tenth of the time of all tests, so `make test-extras` runs them.
-_IN_EXTRAS = (
-    "tests/examples/test_recipes.py",
-    "tests/examples/test_bucket.py",
-    "tests/examples/test_notebooks.py",
-    "tests/examples/test_epigenetic_clock.py",
-    "tests/deploy/test_wheel.py",
-    "tests/benchmarks/test_rivals.py",
-)
-
 
 # The modules of all tests and the libraries that they import are a million objects, which live until the end: garbage
 # collections while they are imported, and of them later, took a tenth of the time of all tests.
@@ -93,15 +82,14 @@ def pytest_collection_finish() -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Run the longest files first; Makefile tells xdist to keep this order, and to give each file to one worker.
 
-    Without TEST_EXTRAS, tests of ``make test-extras`` are skipped. Tests that use S3 are marked: by a fixture or, where
+    Without TEST_EXTRAS, slow tests are skipped. Tests that use S3 are marked: by a fixture or, where
     that depends on a parameter, by the client in their ids.
     """
     place = {name: number for number, name in enumerate(_LONGEST)}
     items.sort(key=lambda item: place.get(item.nodeid.partition("::")[0], len(place)))
-    extras = () if "TEST_EXTRAS" in os.environ else _IN_EXTRAS
     for item in items:
-        if item.nodeid.partition("::")[0] in extras:
-            item.add_marker(pytest.mark.skip(reason="`make test-extras` runs it"))
+        if item.get_closest_marker("slow") and "TEST_EXTRAS" not in os.environ:
+            item.add_marker(pytest.mark.skip(reason="slow; `make test-extras` runs it"))
         if "s3_server" in getattr(item, "fixturenames", ()) or re.search("(?<![a-z])s3|obstore", item.name):
             item.add_marker("s3")
 

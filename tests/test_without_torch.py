@@ -87,6 +87,7 @@ def test_the_lines_of_the_recipe_read_what_a_loader_reads(place: Path, monkeypat
         np.testing.assert_array_equal(drawn[: len(values)], values)
 
 
+@pytest.mark.slow
 def test_commands_of_stores_run(place: Path) -> None:
     lines = [line.split() for line in LINES]
     run(

@@ -272,6 +272,7 @@ PRINTED: dict[str, Callable[[Path, Any], None]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("module", PRINTED)
 def test_a_printed_command_runs(
     module: str, place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -304,6 +305,7 @@ def literals(tree: ast.AST) -> list[str]:
     ]
 
 
+@pytest.mark.slow
 def test_every_module_that_prints_a_command_is_tested() -> None:
     """Commands are made by ``shell``, so that they are quoted, and a test runs them."""
     verb = re.compile(rf"zarr-core ({'|'.join(VERBS)})\b")

@@ -27,6 +27,7 @@ def run(code: str, folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("file", "content", "module"),
     [

@@ -141,6 +141,7 @@ def _wait_with_an_idle_worker(methods: list[str], answer: Connection) -> None:
         threading.Event().wait()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="waits for processes that are no children, as Linux does")
 @pytest.mark.parametrize("method", ["forkserver", "spawn"])
 def test_idle_workers_and_their_fork_server_end_with_a_process_that_is_killed(method: str) -> None:

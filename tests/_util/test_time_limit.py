@@ -93,6 +93,7 @@ def _check(report: ConversionReport, *sample_ids: str) -> None:
     assert report.manifest.quarantine == {}, "they are tried again by the next conversion"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hang", HANGS)
 def test_in_worker_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hang: str) -> None:
     source = write_source(tmp_path / "source")
@@ -148,6 +149,7 @@ def test_in_threads_of_an_executor(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         _check(convert("ahmedml", tmp_path / "store", root=source, executor=executor, chunk_points=32))
 
 
+@pytest.mark.slow
 def test_on_a_dask_worker_that_no_python_code_can_interrupt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its process ends itself. Dask repeats the call on another one, and then says which died, not why."""
     pytest.importorskip("distributed", reason="needs the extra dask")

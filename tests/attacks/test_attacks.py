@@ -12,6 +12,7 @@ from tests.attacks.suite import ENTRIES, Entry
 from tests.attacks.tally import Tally
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("entry", [e for e in ENTRIES if e.quick], ids=lambda entry: entry.name)
 def test_attack_loses_and_corrupts_nothing(entry: Entry, tmp_path: Path) -> None:
@@ -25,6 +26,7 @@ def test_attack_loses_and_corrupts_nothing(entry: Entry, tmp_path: Path) -> None
     assert tally.faults > 0
 
 
+@pytest.mark.slow
 def test_hostile_input_of_every_kind(tmp_path: Path) -> None:
     tally = Tally()
     fuzz(*TARGETS)(6 * len(TARGETS), tmp_path, tally, random.Random(0))

@@ -53,10 +53,12 @@ def report(place: Path) -> dict[str, Any]:
     )
 
 
+@pytest.mark.slow
 def test_report_json_equals_the_returned_report(place: Path, report: dict[str, Any]) -> None:
     assert json.loads((place / "report" / "report.json").read_text()) == report
 
 
+@pytest.mark.slow
 def test_the_fields_of_an_archive_are_counted_together(tmp_path: Path) -> None:
     source, store = tmp_path / "source", tmp_path / "store"
     write_source(source, surface=200, volume=600)

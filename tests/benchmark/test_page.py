@@ -50,6 +50,7 @@ class _Page(HTMLParser):
         self.text.append(data)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:constrained_layout not applied")  # long labels
 def test_hostile_names_add_no_element_and_no_attribute(
     measured: tuple[dict[str, Any], dict[str, Any] | None], tmp_path: Path

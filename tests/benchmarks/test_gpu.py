@@ -34,6 +34,7 @@ def test_every_way_gives_normalized_batches(tmp_path: Path) -> None:
     assert min(found.values()) > 0
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_without_a_gpu_it_says_so() -> None:
     run = subprocess.run([sys.executable, "-m", "benchmarks.gpu"], capture_output=True, text=True)

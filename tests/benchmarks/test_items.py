@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from benchmarks.items import COPY, MIXTURE, PLAIN, SAMPLES, datasets, make_stores, measure, ratios
 
 
+@pytest.mark.slow
 def test_every_dataset_is_measured(tmp_path: Path) -> None:
     stores = make_stores(tmp_path, {"volume": 60, "surface": 40})
     opened = datasets(stores, {"num_volume_points": 16, "num_surface_points": 8})

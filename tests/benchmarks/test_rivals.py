@@ -18,6 +18,8 @@ from benchmarks.rivals.formats import load_draws
 from tests.helpers import fork_server, rival_reader
 from zarr_core.points.read.reader import ZarrChunkReader
 
+pytestmark = pytest.mark.slow
+
 SAMPLES, POINTS, DRAWN, EPOCHS = 2, 1000, 64, 40
 
 

@@ -195,6 +195,7 @@ def run_module(line: str, folder: Path) -> None:
     runpy.run_module(line.split()[0], run_name="__main__", alter_sys=True)
 
 
+@pytest.mark.slow
 def test_the_lines_of_the_published_converter_work(place: Path, tmp_path: Path) -> None:
     """Word for word, apart from names of modules and places."""
     source, store = str(place / "source"), str(tmp_path / "store")
@@ -292,6 +293,7 @@ def test_interrupted(place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytes
     assert "interrupted" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("line", ["", "log {place}/store", "--version", "--help", "log --help"])
 def test_a_reader_that_stops_reading_is_no_error(place: Path, line: str) -> None:
     reading, writing = os.pipe()

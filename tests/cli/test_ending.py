@@ -64,6 +64,7 @@ def test_a_signal_that_the_parent_ignores_is_ignored(monkeypatch: pytest.MonkeyP
         signal.signal(signal.SIGHUP, handler)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stderr", ["2>&-", "2>/dev/full", "2> >(:)"])
 def test_a_conversion_goes_on_without_standard_error(stderr: str, place: Path) -> None:
     if "/dev/full" in stderr and not os.path.exists("/dev/full"):
@@ -75,6 +76,7 @@ def test_a_conversion_goes_on_without_standard_error(stderr: str, place: Path) -
     assert "store: store, generation 1" in run.stdout
 
 
+@pytest.mark.slow
 def test_commands_run_without_docstrings() -> None:
     for arguments in (CONVERT, ["verify", "store", "--quiet"], ["convert", "--help"]):
         subprocess.run([sys.executable, "-OO", "-m", "zarr_core", *arguments], check=True, capture_output=True)

@@ -48,6 +48,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("place")
 @pytest.mark.parametrize("line", LINES)
 def test_a_long_command_shows_a_bar_with_the_time_left(line: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -55,6 +56,7 @@ def test_a_long_command_shows_a_bar_with_the_time_left(line: str, capsys: pytest
     assert BAR.search(capsys.readouterr().err)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("place")
 @pytest.mark.parametrize("line", LINES)
 def test_no_bar_is_shown_with_quiet(line: str, capsys: pytest.CaptureFixture[str]) -> None:

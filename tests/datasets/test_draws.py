@@ -77,6 +77,7 @@ def test_a_loader_that_sets_epochs_repeats_every_draw(store: Path, workers: dict
     assert not torch.equal(first, other)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", WORKERS)
 def test_an_iterable_dataset_that_is_never_set_draws_new_points(store: Path, workers: dict[str, Any]) -> None:
     dataset = opened(store, num_volume_points=DRAWN)

@@ -109,6 +109,7 @@ def test_without_an_epoch_samples_are_drawn() -> None:
     assert {tuple(mixed[place]["seen"][:2].tolist()) for place in range(10, 20)} == {(1, index) for index in range(4)}
 
 
+@pytest.mark.slow
 @given(
     parts=some_parts,
     part=st.integers(1, 3),

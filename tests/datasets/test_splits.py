@@ -146,6 +146,7 @@ def point(store: Path, **settings: Any) -> list[str]:
     return ZarrPointDataset(ZarrPointDatasetConfig(root=str(store), **settings)).sample_ids
 
 
+@pytest.mark.slow
 def test_a_store_without_splits_says_how_to_choose_its_samples(without_splits: Path) -> None:
     with pytest.raises(
         UnknownFieldError, match="no split 'train': it has no splits.*split: all.*sample_ids.*splits: {"

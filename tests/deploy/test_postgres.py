@@ -83,6 +83,7 @@ class _Killing(Executor):
         return self.threads.submit(call, *arguments, **options)
 
 
+@pytest.mark.slow
 def test_a_killed_database_ends_after_its_restart_in_the_same_store(
     trial: Trial, server: Postgres, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

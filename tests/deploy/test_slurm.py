@@ -84,6 +84,7 @@ def slurm(tmp_path: Path) -> Iterator[dict[str, str]]:
             process.wait()
 
 
+@pytest.mark.slow
 def test_an_array_job_makes_the_store_of_one_process(tmp_path: Path, slurm: dict[str, str]) -> None:
     source = write_source(tmp_path / "source", IDS)
     convert("ahmedml", tmp_path / "one", root=source, chunk_points=32)

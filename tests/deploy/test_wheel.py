@@ -16,6 +16,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 PROJECT = Path(__file__).resolve().parents[2]
 # The jobs of the example, as its daemon runs them, and a training step on what they published.
 RUN = """

@@ -15,6 +15,8 @@ from tests.helpers.servers.s3 import quick_moto
 from zarr_core.points.store.manifest import StoreManifest
 from zarr_core.storage import Storage
 
+pytestmark = pytest.mark.slow
+
 
 def test_every_claim_of_the_example(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     manifests: list[StoreManifest] = []

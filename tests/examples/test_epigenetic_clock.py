@@ -14,6 +14,8 @@ import pytest
 from tests.helpers.small_source import SHARED
 from zarr_core.matrix import WideMatrix
 
+pytestmark = pytest.mark.slow
+
 EXAMPLE = Path(__file__).parents[2] / "examples" / "epigenetic_clock" / "main.py"
 REAL = SHARED / "data" / "methylation" / "array"
 

@@ -10,6 +10,8 @@ import pytest
 
 from tests.helpers.notebooks import IMAGES, NOTEBOOKS, run_notebook
 
+pytestmark = pytest.mark.slow
+
 
 def run(name: str, figures: int) -> dict[str, Any]:
     pictures = sorted(IMAGES.glob(f"notebook-{name}-*.png"))

@@ -19,6 +19,8 @@ from tests.helpers.recipes import EPOCHS, RECIPES, STEPS, Run, digests, lines_of
 from zarr_core import EpochBatchSampler, MatrixDataset, WideMatrix, write_sample
 from zarr_core.__main__ import main
 
+pytestmark = pytest.mark.slow
+
 # Recipes that train with torch and resume, and what they need.
 TRAINERS = {
     "plain_loop": "torch",

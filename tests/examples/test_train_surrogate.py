@@ -35,6 +35,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "store"
 
 
+@pytest.mark.slow
 def test_it_prints_a_table_of_each_way(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
     example.main(["--data", str(DATA), "--stores", str(store.parent), "--steps", "2", "--seeds", "2"])
     printed = capsys.readouterr().out

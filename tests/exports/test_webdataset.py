@@ -216,6 +216,7 @@ def test_each_shard_is_a_mixture() -> None:
     assert dealt != deal([1] * 400, 10, seed=2)
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(30))
 @given(st.lists(SAMPLE_NAMES, min_size=1, max_size=2).map("/".join), st.none() | st.integers(0, 10**7))
 def test_keys_name_their_sample(sample_id: str, draw: int | None) -> None:

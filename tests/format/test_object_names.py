@@ -37,6 +37,7 @@ def test_a_blank_is_written_as_an_exclamation_mark() -> None:
     assert sample_folder("Wing A/case  2") == "samples/Wing!A/case!!2"
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(100))
 @given(st.lists(SAMPLE_NAMES, min_size=1, max_size=3).map("/".join))
 def test_the_id_follows_from_its_folder(sample_id: str) -> None:
@@ -88,6 +89,7 @@ def source(tmp_path: Path) -> Source:
     return source
 
 
+@pytest.mark.slow
 def test_every_kind_of_location_takes_them(source: Source, any_root: str) -> None:
     """In the source's names as they are, and in the store's names without blanks."""
     storage = Storage(f"{any_root}/source")

@@ -328,6 +328,7 @@ def test_a_damaged_head_is_refused(data: st.DataObject) -> None:
         parse_head(packed[:at])
 
 
+@pytest.mark.slow
 def test_a_head_that_no_reader_accepts_is_not_made() -> None:
     large = document()
     large["attributes"]["much"] = "x" * (1 << 28)

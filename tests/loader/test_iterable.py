@@ -16,6 +16,7 @@ from zarr_core.errors import ZarrCoreError
 from zarr_core.loader import ZarrIterableDataset
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("kind", [DataLoader, StatefulDataLoader])
 def test_the_iterable_dataset_gives_the_same_batches(
@@ -47,6 +48,7 @@ def test_the_iterable_dataset_gives_the_same_batches(
         assert [together(shares) for shares in parts] == plan(store, 2)
 
 
+@pytest.mark.slow
 def test_spawned_workers_of_an_iterable_dataset_learn_the_rank_of_their_trainer(
     store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -60,6 +62,7 @@ def test_spawned_workers_of_an_iterable_dataset_learn_the_rank_of_their_trainer(
     assert [seen(batch) for batch in loader] == [batch[2:] for batch in plan(store, 1)[0]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 def test_an_iterable_dataset_resumes_under_torchdata(
     store: Path, ranks: Callable[[int], Iterator[int]], workers: int

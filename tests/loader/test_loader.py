@@ -263,6 +263,7 @@ def test_killed_ranks_resume_as_another_world(store: Path, tmp_path: Path) -> No
     assert before | after == planned
 
 
+@pytest.mark.slow
 def test_the_loop_in_the_docs_runs_and_resumes(store: Path, tmp_path: Path) -> None:
     text = (Path(__file__).parents[2] / "docs" / "training.md").read_text()
     code: dict[str, Any] = {"__name__": "docs"}

@@ -45,6 +45,7 @@ def test_orders_are_the_same_for_ever() -> None:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [2, 3, 4])
 def test_every_order_of_a_few_is_equally_likely(size: int) -> None:
     from scipy.stats import chisquare  # see test_sampling.py

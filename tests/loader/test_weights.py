@@ -55,6 +55,7 @@ def test_equal_weights_are_an_ordinary_epoch(size: int, weight: float, epoch: in
     assert (made.epoch(3, epoch).counts == 1).all()
 
 
+@pytest.mark.slow
 def test_over_epochs_the_average_is_the_share() -> None:
     weights = np.array([0.1, 0.5, 1, 1, 3.4, 0, 2])
     made = SampleWeights.of(7, weights, None)

@@ -84,6 +84,7 @@ S3_KILLS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["local", "s3"])
 def test_a_writer_may_be_killed_at_any_moment(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     root = str(tmp_path / "matrix") if kind == "local" else str(request.getfixturevalue("s3_root"))
@@ -106,6 +107,7 @@ def test_a_writer_may_be_killed_at_any_moment(kind: str, request: pytest.Fixture
     versions.check()
 
 
+@pytest.mark.slow
 def test_writers_of_overlapping_batches_end_with_each_once(any_root: str) -> None:
     make(any_root)
     batches = [f"b{n}" for n in range(3)]
@@ -148,6 +150,7 @@ class Died(BaseException):
     """Simulates the death of the process."""
 
 
+@pytest.mark.slow
 def test_an_append_after_a_crash_uses_other_rows(any_root: str, monkeypatch: pytest.MonkeyPatch) -> None:
     matrix = make(any_root)
     matrix.append("a", samples_of("a"), cells_of("a"))

@@ -5,6 +5,8 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
+import pytest
+
 from benchmarks.matrix_memory import append, create, load, measure, write_inputs
 from zarr_core.matrix import WideMatrix
 from zarr_core.warehouses import DuckDBWarehouse, join
@@ -12,6 +14,7 @@ from zarr_core.warehouses import DuckDBWarehouse, join
 FEATURES, SAMPLES = 1_000_000, 8
 
 
+@pytest.mark.slow
 def test_memory_is_bounded_by_names_and_batch(tmp_path: Path) -> None:
     write_inputs(tmp_path, FEATURES, SAMPLES, long=False)
     created, _ = measure(create, tmp_path, SAMPLES)
@@ -33,6 +36,7 @@ def load_one_sample(root: Path) -> None:
         assert sum(map(len, unloaded.rows("b", "beta"))) == len(feature_ids)
 
 
+@pytest.mark.slow
 def test_load_streams_the_rows(tmp_path: Path) -> None:
     features, samples = 400_000, 8
     write_inputs(tmp_path, features, samples, long=True, group=1 << 16)

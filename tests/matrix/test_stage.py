@@ -44,6 +44,7 @@ def assert_equal(copy: WideMatrix, matrix: WideMatrix) -> None:
     assert verify_matrix(copy.url).problems == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["local", "s3"])
 def test_a_copy_has_the_same_content_and_fingerprint(
     matrix: WideMatrix, kind: str, tmp_path: Path, request: pytest.FixtureRequest

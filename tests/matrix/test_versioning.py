@@ -40,6 +40,7 @@ def leave_orphans(matrix: WideMatrix, monkeypatch: pytest.MonkeyPatch, batch_id:
             matrix.append(batch_id, samples_of(batch_id), cells_of(batch_id))
 
 
+@pytest.mark.slow
 def test_gc_deletes_leftovers_of_dead_writers_and_nothing_else(any_root: str, monkeypatch: pytest.MonkeyPatch) -> None:
     matrix = make(any_root)
     matrix.append("a", samples_of("a"), cells_of("a"))

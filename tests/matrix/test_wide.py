@@ -24,6 +24,7 @@ from zarr_core.matrix.read.reader import MatrixReader
 from zarr_core.storage import Storage
 
 
+@pytest.mark.slow
 def test_reads_return_what_was_appended_in_the_given_order(any_root: str) -> None:
     matrix = WideMatrix.create(any_root, FEATURES, **SMALL)
     expected = append(matrix, "first", 3)

@@ -57,6 +57,7 @@ def is_late(trial: Trial) -> bool:
     return older_than_its_source(trial.instance, graph, trial.dataset.published, time.time() + 3600)
 
 
+@pytest.mark.slow
 def test_changed_samples_of_a_cancelled_backfill_are_named(published: Trial) -> None:
     trial = published
     assert check_converted(trial.dataset, conversions(KnownItems(trial.instance, trial.dataset), None)).passed
@@ -131,6 +132,7 @@ def reported_by(watcher: Watcher) -> dg.AssetCheckEvaluation | None:
     return next((event for event in events if event.check_name == "source_converted"), None)
 
 
+@pytest.mark.slow
 def test_a_store_that_was_removed_is_noticed(published: Trial) -> None:
     watcher = Watcher(published)
     watcher.settle()
@@ -161,6 +163,7 @@ def test_a_store_that_was_removed_is_noticed(published: Trial) -> None:
     assert sorted(load_manifest(published.dataset.store).samples) == ["run_1", "run_2", "run_3", "run_4"]
 
 
+@pytest.mark.slow
 def test_a_store_that_was_restored_from_an_older_copy_is_noticed(published: Trial) -> None:
     watcher = Watcher(published)
     watcher.settle()
@@ -181,6 +184,7 @@ def test_a_store_that_was_restored_from_an_older_copy_is_noticed(published: Tria
     assert checked_by(published.publish()).passed
 
 
+@pytest.mark.slow
 def test_a_sample_whose_group_was_deleted_before_its_publication_is_named(published: Trial) -> None:
     for number in (4, 5):
         write_run(published.source, number)
@@ -194,6 +198,7 @@ def test_a_sample_whose_group_was_deleted_before_its_publication_is_named(publis
     assert checked_by(published.publish()).passed, "an incomplete sample cannot be converted"
 
 
+@pytest.mark.slow
 def test_a_matrix_that_was_removed_is_noticed(tmp_path: Path, instance: dg.DagsterInstance) -> None:
     trial = MatrixTrial(declare(tmp_path), instance)
     for batch_id in ("b0", "b1", "b2"):
@@ -230,6 +235,7 @@ def test_a_changed_sample_that_cannot_be_converted_is_named_and_a_new_one_is_not
     assert "1 sample changed or arrived at the source and their conversion failed: run_2." in str(check.description)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_published_again", [False, True])
 def test_a_new_sample_that_is_refused_does_not_use_up_the_alert(published: Trial, is_published_again: bool) -> None:
     """Its message would be that of a later change, which would then send nothing."""

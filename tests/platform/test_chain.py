@@ -205,6 +205,7 @@ def test_a_vanished_sample_is_retired(filled: Trial) -> None:
     assert filled.materialization("manifest").metadata["retired"].value == 1
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("nothing_measured")
 def test_a_renamed_dataset_goes_on_with_its_store(filled: Trial) -> None:
     """As docs/production.md says; its store was staged to another place meanwhile."""
@@ -313,6 +314,7 @@ def test_a_source_that_changed_after_its_conversion_is_not_compared(filled: Tria
     assert (check.passed, check.description) == (True, "no sample whose source is as it was at its conversion")
 
 
+@pytest.mark.slow
 def test_metadata_survives_the_database(filled: Trial) -> None:
     assert filled.convert_all().success
     assert filled.run("refresh").success
@@ -354,6 +356,7 @@ def test_only_damage_is_called_damage(filled: Trial, monkeypatch: pytest.MonkeyP
     assert picture == "no picture, ValueError: no colours"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("nothing_measured")
 def test_a_damaged_group_fails_no_other_sample_and_is_repaired_by_force(filled: Trial) -> None:
     assert filled.convert_all().success
@@ -384,6 +387,7 @@ def test_a_damaged_group_fails_no_other_sample_and_is_repaired_by_force(filled: 
     assert filled.run("refresh").success
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("nothing_measured")
 def test_the_refresh_retires_only_what_the_sensor_confirmed_and_only_a_few(filled: Trial) -> None:
     assert filled.convert_all().success

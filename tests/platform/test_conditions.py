@@ -115,6 +115,7 @@ def test_nothing_is_requested_in_the_evaluation_that_sees_the_end_of_a_run(
     assert automation.evaluate() == {}
 
 
+@pytest.mark.slow
 def test_a_listing_with_other_counts_alone_requests_nothing(trial: Trial) -> None:
     automation = Automation(trial)
     automation.evaluate()
@@ -160,6 +161,7 @@ def unplugged(*_: object) -> None:
 HOUR = dt.timedelta(hours=1)
 
 
+@pytest.mark.slow
 def test_a_failed_sample_is_retried_on_schedule_and_a_refused_one_is_not(
     trial: Trial, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -197,6 +199,7 @@ def test_a_failed_sample_is_retried_on_schedule_and_a_refused_one_is_not(
     assert automation.evaluate(after=HOUR)["zarr_samples"] == {"run_3"}
 
 
+@pytest.mark.slow
 def test_a_conversion_that_ends_after_a_refresh_is_published_too(trial: Trial) -> None:
     """Both end before the next evaluation, which sees updates of the samples and of the manifest."""
     automation = _after_one_conversion(trial)
@@ -210,6 +213,7 @@ def test_a_conversion_that_ends_after_a_refresh_is_published_too(trial: Trial) -
     assert automation.evaluate() == {}
 
 
+@pytest.mark.slow
 def test_a_conversion_that_ends_during_a_refresh_is_published_when_the_refresh_has_ended(
     trial: Trial, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -235,6 +239,7 @@ def test_a_conversion_that_ends_during_a_refresh_is_published_when_the_refresh_h
     assert automation.evaluate() == {}
 
 
+@pytest.mark.slow
 def test_changed_conditions_forget_no_update(trial: Trial) -> None:
     """Dagster drops what it recorded of the conditions when they change."""
     for number in (1, 2):
@@ -285,6 +290,7 @@ def test_a_vanished_sample_is_followed_by_a_refresh_alone(trial: Trial) -> None:
     assert everything_derived(automation.evaluate())
 
 
+@pytest.mark.slow
 def test_a_sample_that_came_back_is_requested(trial: Trial) -> None:
     automation = Automation(trial)
     for number in (1, 2):
@@ -300,6 +306,7 @@ def test_a_sample_that_came_back_is_requested(trial: Trial) -> None:
     assert automation.evaluate()["zarr_samples"] == {"run_2"}
 
 
+@pytest.mark.slow
 def test_a_renamed_sample_is_retired_and_published_together(trial: Trial) -> None:
     automation = _after_a_refresh(trial, 1, 2)
     (trial.source / "run_2").rename(trial.source / "run_3")
@@ -318,6 +325,7 @@ def test_a_request_that_never_became_a_run_is_repeated(trial: Trial) -> None:
     assert automation.evaluate() == {"zarr_samples": {"run_1"}}
 
 
+@pytest.mark.slow
 def test_a_failed_check_holds_back_what_follows_whoever_ran_it(trial: Trial) -> None:
     automation, shard = _with_a_damaged_shard(trial)
     assert not trial.publish().success
@@ -350,6 +358,7 @@ def cancel(trial: Trial, first: str, last: str, **tags: str) -> None:
     trial.instance.report_run_canceled(run)
 
 
+@pytest.mark.slow
 def test_a_cancelled_sample_is_not_requested_before_its_source_changes(trial: Trial) -> None:
     automation = _after_arrivals(trial)
     cancel(trial, "run_1", "run_3")

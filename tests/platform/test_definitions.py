@@ -191,6 +191,7 @@ def loaded(project: Project) -> Mapping[str, Any]:
     return found
 
 
+@pytest.mark.slow
 def test_a_dataset_is_one_yaml_file(loaded: Mapping[str, Any]) -> None:
     assert {"wings/zarr_samples", "ahmed_rans/zarr_samples"} <= set(loaded["specs"])
 
@@ -253,6 +254,7 @@ def test_a_setting_without_sense_is_refused(loaded: Mapping[str, Any], name: str
     assert WITHOUT_SENSE[name][-1] in loaded["sensors"][f"{name}_not_loaded"]
 
 
+@pytest.mark.slow
 def test_dagster_validates_the_code_location() -> None:
     environment = os.environ | {"DAGSTER_DISABLE_TELEMETRY": "1", "DAGSTER_HOME": ""}
     command = [sys.executable, "-m", "dagster", "definitions", "validate", "-w", "workspace.yaml"]

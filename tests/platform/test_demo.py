@@ -37,6 +37,7 @@ def not_passed(instance: dg.DagsterInstance) -> dict[str, str | None]:
     return {name: found and found.description for name, found in evaluations.items() if not (found and found.passed)}
 
 
+@pytest.mark.slow
 def test_the_demo(tmp_path: Path) -> None:
     (tmp_path / "home").mkdir()
     shutil.copy(PROJECT / "deploy" / "local" / "dagster.yaml", tmp_path / "home")

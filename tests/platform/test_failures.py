@@ -348,6 +348,7 @@ def test_failed_runs_are_reported_until_their_alert_is_sent(
     assert len(webhook.texts) == 1, "an alert that could not be sent for a day is given up"
 
 
+@pytest.mark.slow
 def test_the_cursor_lists_the_latest_failures_newest_first(instance: dg.DagsterInstance) -> None:
     ended = Ended(failed_runs, instance)
     ended.tick()

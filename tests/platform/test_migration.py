@@ -77,6 +77,7 @@ def reported(trial: Trial) -> str:
     return record.event.dagster_event.asset_check_evaluation_data.description or ""
 
 
+@pytest.mark.slow
 def test_a_changed_declaration_converts_nothing_with_other_settings(stored: Trial) -> None:
     changed = declared(stored, values_dtype="float32")
     automation = Automation(changed)
@@ -109,6 +110,7 @@ def test_a_changed_declaration_converts_nothing_with_other_settings(stored: Tria
     assert reported(stored).startswith("4 samples have"), "those of the store, of which two are not at the source"
 
 
+@pytest.mark.slow
 def test_a_migration_runs_in_batches_between_arrivals(stored: Trial) -> None:
     changed = declared(stored, values_dtype="float32")
     automation = Automation(changed)
@@ -136,6 +138,7 @@ def test_a_migration_runs_in_batches_between_arrivals(stored: Trial) -> None:
     assert automation.evaluate() == {}
 
 
+@pytest.mark.slow
 def test_a_sample_that_was_refused_with_other_settings_is_retried(trial: Trial) -> None:
     before = declared(trial, fingerprint="content")
     write_run(before.source, 1)
@@ -165,6 +168,7 @@ def test_a_cancelled_batch_pauses_the_migration(stored: Trial) -> None:
     assert automation.evaluate()["zarr_samples"] == {"run_3"}
 
 
+@pytest.mark.slow
 def test_samples_of_a_backfill_that_was_cancelled_before_do_not_pause_a_migration(stored: Trial) -> None:
     write_run(stored.source, 4)
     write_run(stored.source, 1, shift=1.0)
@@ -214,6 +218,7 @@ def new_instance(tmp_path: Path) -> Iterator[dg.DagsterInstance]:
         yield temporary
 
 
+@pytest.mark.slow
 def test_a_new_instance_takes_what_the_store_holds(stored: Trial, new_instance: dg.DagsterInstance) -> None:
     changed = declared(stored, new_instance, values_dtype="float32")
     write_run(changed.source, 3, shift=1.0)
@@ -233,6 +238,7 @@ def test_a_new_instance_takes_what_the_store_holds(stored: Trial, new_instance: 
     assert automation.evaluate()["zarr_samples"] == {"run_1"}
 
 
+@pytest.mark.slow
 def test_a_new_instance_takes_a_store_with_fingerprints_of_content(
     trial: Trial, new_instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:

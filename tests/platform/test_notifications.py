@@ -82,6 +82,7 @@ def registered(bucket: Bucket) -> list[str]:
     return bucket.trial.samples()
 
 
+@pytest.mark.slow
 def test_a_tick_looks_only_at_the_samples_that_messages_name(bucket: Bucket) -> None:
     bucket.upload(9)
     bucket.tick()
@@ -115,6 +116,7 @@ def test_a_tick_looks_only_at_the_samples_that_messages_name(bucket: Bucket) -> 
     assert bucket.messages() == 0
 
 
+@pytest.mark.slow
 def test_a_message_is_deleted_when_what_it_reports_is_recorded(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
     bucket.upload(1)
     bucket.settle()
@@ -137,6 +139,7 @@ def test_a_message_is_deleted_when_what_it_reports_is_recorded(bucket: Bucket, m
     assert bucket.messages() == 0
 
 
+@pytest.mark.slow
 def test_the_listing_of_the_whole_source_decides(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in (1, 2):
         bucket.upload(number)
@@ -184,6 +187,7 @@ def topic_message(body: str) -> str:
     return json.dumps({"Type": "Notification", "MessageId": "1", "Subject": "Amazon S3 Notification", "Message": body})
 
 
+@pytest.mark.slow
 def test_a_clock_that_was_set_back_loses_no_message(bucket: Bucket) -> None:
     bucket.upload(1)
     bucket.settle()
@@ -201,6 +205,7 @@ def test_a_clock_that_was_set_back_loses_no_message(bucket: Bucket) -> None:
     assert registered(bucket) == ["run_1", "run_2", "run_3"]
 
 
+@pytest.mark.slow
 def test_notifications_through_a_topic_or_eventbridge(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
     warned: list[str] = []
     monkeypatch.setattr(logging.Logger, "warning", lambda _, text, *__: warned.append(text))

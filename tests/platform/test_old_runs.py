@@ -94,6 +94,7 @@ def present(instance: dg.DagsterInstance) -> dict[str, Any]:
     }
 
 
+@pytest.mark.slow
 def test_the_present_stays_as_it_is(on_disk: dg.DagsterInstance) -> None:
     replaced = [
         run(on_disk, PIECES, partition="a"),

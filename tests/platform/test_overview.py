@@ -66,6 +66,7 @@ def number(trial: Trial, name: str) -> object:
     return event.asset_materialization.metadata[f"number/{name}"].value
 
 
+@pytest.mark.slow
 def test_it_says_what_became_of_the_samples_and_what_to_do(trial: Trial) -> None:
     sensor = Sensor(trial)
     assert sensor.tick()

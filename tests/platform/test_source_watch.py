@@ -337,6 +337,7 @@ def test_arrivals_changes_and_disappearance_in_a_bucket(trial: Trial, any_root: 
     assert bucket.trial.samples() == ["run_2", "run_3"]
 
 
+@pytest.mark.slow
 def test_from_bucket_to_bucket(trial: Trial, s3_root: str) -> None:
     bucket = Bucket(trial, s3_root)
     bucket.upload(1)

@@ -105,6 +105,7 @@ def test_a_bad_batch_fails_alone_and_is_loaded_when_it_is_repaired(trial: Matrix
     assert trial.loaded() == {"b0", "b1", "b2"}
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("nothing_drawn")
 def test_loading_again_commits_nothing_and_reads_no_batch_again(trial: MatrixTrial) -> None:
     trial.write("b0")
@@ -200,6 +201,7 @@ def double_a_sample(trial: MatrixTrial) -> None:
     trial.write("b9", long_rows("b0", samples=1))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("nothing_drawn")
 @pytest.mark.parametrize(
     ("damage", "failing", "words"),
@@ -250,6 +252,7 @@ def reported_by_the_sensor(trial: MatrixTrial) -> dict[str, dg.AssetCheckEvaluat
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("nothing_drawn")
 def test_what_was_withdrawn_from_the_warehouse_is_named_until_it_is_retired(trial: MatrixTrial) -> None:
     for batch_id in ("b0", "b1"):
@@ -343,6 +346,7 @@ def test_the_sensor_registers_settled_batches_and_starts_nothing(trial: MatrixTr
     assert trial.registered() == ["b1"]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("nothing_drawn")
 def test_conditions_decide_what_runs(trial: MatrixTrial) -> None:
     automation = Automation(trial)

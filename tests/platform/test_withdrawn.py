@@ -19,6 +19,7 @@ def unanswered(*_: object) -> list[BatchAudit]:
     raise WarehouseError("the warehouse does not answer")
 
 
+@pytest.mark.slow
 def test_a_withdrawn_sample_is_named_also_when_its_batch_is_not_audited(
     tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:

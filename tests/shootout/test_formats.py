@@ -49,6 +49,7 @@ def test_formats_that_threads_cannot_share_say_why() -> None:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("entry", SHARED, ids=lambda entry: entry.factory.rpartition(".")[2])
 def test_threads_share_a_format_and_read_the_same_batches(
     entry: Candidate, request: pytest.FixtureRequest, tmp_path: Path

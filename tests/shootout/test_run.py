@@ -38,6 +38,7 @@ pytestmark = pytest.mark.usefixtures("quick")
 _WORKERS = run._Run._workers
 
 
+@pytest.mark.slow
 def test_page_and_json_of_a_small_store(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     absent = Candidate("Unheard of", "nothing:Nothing", {}, "no_such_library")
     broken = Candidate("Broken", f"{__name__}:Broken")
@@ -249,6 +250,7 @@ def rate_of(loader: Loader) -> float:
     return 70.0 * loader.workers if loader.workers else 1000.0 * max(loader.threads, 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("formats", [[OURS, ".npy"], ["WebDataset"]])
 def test_threads_are_measured_and_named_and_more_workers_only_if_they_can_be_the_fastest(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, formats: list[str]
@@ -281,6 +283,7 @@ def test_threads_are_measured_and_named_and_more_workers_only_if_they_can_be_the
     assert html.escape(line) in page
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("minutes", [2, 3, 10])
 def test_a_short_budget_has_time_for_the_turns(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, minutes: int

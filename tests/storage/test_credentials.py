@@ -151,6 +151,7 @@ def without_obstore(patch: pytest.MonkeyPatch) -> None:
     patch.setitem(sys.modules, "obstore.store", None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("installed", [True, False], ids=["obstore", "without obstore"])
 @pytest.mark.parametrize("place", PLACES)
 def test_a_store_on_s3_is_written_and_read_with_one_account(

@@ -393,6 +393,7 @@ def test_a_store_that_was_damaged_is_read_as_it_is_once_it_is_repaired(stored: P
     assert_equal(reader.read_sample("run_1"), ZarrChunkReader(stored).read_sample("run_1"))
 
 
+@pytest.mark.slow
 def test_equal_names_in_other_stores_are_other_objects(tmp_path: Path, s3_root: str, monkeypatch: Any) -> None:
     """Two stores whose samples have the same paths but not the same bytes, as a wiped clock or a copied tree makes."""
     stores = []

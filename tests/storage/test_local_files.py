@@ -116,6 +116,7 @@ print("read")
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("engine", "layout"), [("direct", "directory"), ("direct", "packed"), ("zarr", "packed")])
 def test_many_datasets_are_read_where_a_process_may_open_few_files(tmp_path: Path, engine: str, layout: Layout) -> None:
     files = {"volume_position": "xyz.pt", "volume_pressure": "p.pt"}

@@ -236,6 +236,7 @@ def bad_network(
     forget_filesystems()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bad_network", ["s3fs", "obstore", "oci", "gs"], indirect=True)
 def test_all_steps_succeed_over_a_bad_network(bad_network: tuple[str, FaultProxy], tmp_path: Path) -> None:
     """With source and store behind it: list, load, convert, commit, read, verify."""
@@ -272,6 +273,7 @@ def anywhere(request: pytest.FixtureRequest) -> tuple[str, str, Callable[[str], 
     return request.param, root, PLACES[request.param]
 
 
+@pytest.mark.slow
 def test_a_dead_server_is_a_clear_error(anywhere: Any, monkeypatch: pytest.MonkeyPatch, quick: None) -> None:
     kind, root, backend = anywhere
     closed = socket.socket()  # reserves the port without listening

@@ -205,6 +205,7 @@ def test_objects_are_listed_with_sizes_and_times_and_deleted(any_root: str) -> N
     assert list(storage.list()) == ["a/b/two", "ab"]  # and no temporary object of ``now()``
 
 
+@pytest.mark.slow
 def test_more_folders_than_are_listed_at_a_time(any_root: str) -> None:
     storage = Storage(any_root)
     names = [f"a/{number:02d}/x" for number in range(40)]

@@ -19,6 +19,7 @@ def test_a_store_is_read_only_unless_it_is_opened_for_writing(any_root: str) -> 
     assert zarr.open_array(make_store(any_root), path="a", mode="r")[:].tolist() == [0, 1, 2, 3, 4]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["run#1", "a%20b", "a?b"])
 def test_a_zarr_store_is_where_its_root_is(any_root: str, name: str) -> None:
     """Roots are names, of which nothing is decoded or cut off as of the URLs of web pages."""

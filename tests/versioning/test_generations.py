@@ -121,6 +121,7 @@ def test_a_change_that_lost_a_race_is_repeated_on_the_new_state(place: Place) ->
     assert [len(load_manifest(storage, generation).samples) for generation in (1, 2, 3)] == [1, 2, 3]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("others", ["no commit", "a tag", "a commit", "two commits"])
 @pytest.mark.parametrize("root", ["memory_root", "s3_root"])
 def test_a_commit_whose_response_is_lost_is_reported_once_whatever_others_do_then(
@@ -195,6 +196,7 @@ def test_no_number_is_given_twice(place: Place) -> None:
     assert kept == [{"a"}, {"a", "b"}, {"a", "c"}, {"d"}]
 
 
+@pytest.mark.slow
 def test_the_version_belongs_to_the_bytes_that_were_read(place: Place) -> None:
     """While another writer keeps writing, a swap with a version only replaces the bytes that were read with it."""
     storage, busy = place.open(), True

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable
 from unittest.mock import patch
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -224,5 +225,5 @@ class MixedStore(Store):
 
 TestStore = Store.TestCase
 TestStore.settings = settings(max_examples=examples(15), stateful_step_count=40)
-TestMixedStore = MixedStore.TestCase
+TestMixedStore = pytest.mark.slow(MixedStore.TestCase)
 TestMixedStore.settings = settings(max_examples=examples(10), stateful_step_count=40)

@@ -67,6 +67,7 @@ def make_old(store: Path) -> None:
             os.utime(path, (old, old))
 
 
+@pytest.mark.slow
 def test_identical_bytes_during_fifty_conversions_and_two_collections(tmp_path: Path) -> None:
     source = write_source(tmp_path / "source", ("run_1", "run_2"), surface=40, volume=90)
     store = tmp_path / "store"

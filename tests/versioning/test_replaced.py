@@ -56,6 +56,7 @@ def root(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return str(request.getfixturevalue(f"{request.param}_root"))
 
 
+@pytest.mark.slow
 def test_a_matrix_that_was_made_again(root: str) -> None:
     matrix = make(root)
     cold, expected = WideMatrix.open(root), matrix.read(matrix.sample_ids)
@@ -106,6 +107,7 @@ def test_files_that_were_copied_over_those_of_an_open_matrix(tmp_path: Path) -> 
         matrix.read(matrix.sample_ids)
 
 
+@pytest.mark.slow
 def test_a_matrix_that_others_change_is_the_same(root: str) -> None:
     matrix = make(root)
     early, other = WideMatrix.open(root, 2), WideMatrix.open(root)
@@ -177,6 +179,7 @@ def _counted(root: str) -> Objects:
     return CountingObjects(open_objects(root))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["direct", "zarr", "counted"])
 def test_a_store_of_another_program_that_was_made_again(tmp_path: Path, engine: str) -> None:
     root = tmp_path / "store"
@@ -200,6 +203,7 @@ def test_a_store_of_another_program_that_was_made_again(tmp_path: Path, engine: 
         cold.read_sample("run_1")
 
 
+@pytest.mark.slow
 def test_a_store_of_another_program_in_a_bucket_that_was_made_again(s3_root: str, tmp_path: Path) -> None:
     """With the same shapes: the ranges and sizes of the first store's chunks fit those of the second one."""
     import s3fs

@@ -81,6 +81,7 @@ def test_one_query_per_value_for_any_number_of_batches(athena: tuple[AthenaInDuc
         assert len(runner.queries) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", ["partitions", "characters"])
 def test_limits_of_a_query(tmp_path: Path, limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if limit == "partitions":

@@ -17,6 +17,7 @@ from zarr_core.warehouses import DuckDBWarehouse
 from zarr_core.warehouses.batches import list_batches
 
 
+@pytest.mark.slow
 def test_files_in_a_bucket(long: Path, s3_root: str) -> None:
     import s3fs
 

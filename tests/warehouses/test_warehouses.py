@@ -38,6 +38,7 @@ def open_warehouse(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[O
         )
 
 
+@pytest.mark.slow
 def test_batches_samples_and_features(open_warehouse: Open, long: Path) -> None:
     warehouse = open_warehouse(long)
     assert warehouse.batch_ids() == sorted(BATCHES)
@@ -48,6 +49,7 @@ def test_batches_samples_and_features(open_warehouse: Open, long: Path) -> None:
     assert warehouse.value_names == ("beta", "coverage")
 
 
+@pytest.mark.slow
 def test_equals_pandas(open_warehouse: Open, long: Path) -> None:
     assert_equals_pandas(open_warehouse(long), long, FEATURES[::-1])  # an axis in an order of its own
 

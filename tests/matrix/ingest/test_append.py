@@ -15,6 +15,7 @@ from zarr_core.matrix import WideMatrix
 from zarr_core.storage import Storage
 
 
+@pytest.mark.slow
 def test_an_append_writes_its_shards_the_lengths_of_the_arrays_and_one_commit(
     any_root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -117,6 +117,7 @@ def test_retired_samples_are_not_loaded_again(loader: MatrixLoader, caplog: pyte
     assert withdrawn_batches(loader.matrix, [second]) == [first]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not METHYLATION.is_dir(), reason="../shared/data/methylation is not beside this clone")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("platform", ["array", "wgbs"])
@@ -184,6 +185,7 @@ def correct(file: Path, by: float) -> None:
     rows.to_parquet(file, index=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["duckdb", "iceberg"])
 def test_a_batch_that_was_corrected_is_never_up_to_date_in_silence(
     kind: str, long: Path, matrix: WideMatrix, tmp_path: Path
@@ -333,6 +335,7 @@ def digest(long: Path, sample_ids: Sequence[str]) -> str:
     return hashlib.sha256(pivoted(long, sample_ids, FEATURES, "beta").tobytes()).hexdigest()
 
 
+@pytest.mark.slow
 def test_concurrent_loaders_do_the_work_once(matrix: WideMatrix, long: Path, tmp_path: Path) -> None:
     notes = tmp_path / "notes"
     wanted = [SAMPLES, SAMPLES[::-1], ["s3", "s2"], ["s:5", "s1"]]

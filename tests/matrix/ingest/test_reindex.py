@@ -43,6 +43,7 @@ def on_axis(matrix: WideMatrix, value: str, axis: list[str]) -> pd.DataFrame:
     return rows.reindex(columns=axis)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("axis", [MORE, FEATURES[10:3:-1], sorted(MORE), ["cg000007"]])
 @pytest.mark.parametrize("block_bytes", [1, 3_000, 1 << 30])
 def test_cells_are_those_of_the_source(

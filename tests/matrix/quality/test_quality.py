@@ -78,6 +78,7 @@ def test_only_outliers_are_reported(written: tuple[WideMatrix, dict[str, np.ndar
     }
 
 
+@pytest.mark.slow
 def test_only_new_batches_are_read(
     written: tuple[WideMatrix, dict[str, np.ndarray]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,6 +14,7 @@ from zarr_core.matrix import WideMatrix
 from zarr_core.storage.byte_ranges import CountingObjects, open_objects
 
 
+@pytest.mark.slow
 def test_few_features_of_many_samples_are_read_from_the_column_major_copy(
     any_root: str, caplog: pytest.LogCaptureFixture
 ) -> None:

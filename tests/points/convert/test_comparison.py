@@ -69,6 +69,7 @@ def test_groups_stay_as_they_were_written(tmp_path: Path, source: Path, layout: 
     assert ZarrPointDataset(config).fingerprint == fingerprint
 
 
+@pytest.mark.slow
 @LAYOUTS
 @pytest.mark.parametrize("declared", [False, True])
 def test_groups_are_repaired_as_they_were_written(tmp_path: Path, source: Path, layout: str, declared: bool) -> None:

@@ -204,6 +204,7 @@ def test_changed_parameters_of_a_dataset_object_are_converted(tmp_path: Path) ->
         assert ZarrChunkReader(tmp_path / "store").read_attributes("run_1")["parameters"] == {"speed": Driven.speed}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("value", [None, np.zeros(41), *(name for name in ODD if name.endswith("tensor"))])
 def test_what_a_dataset_object_loads_instead_of_a_tensor_concerns_one_sample(tmp_path: Path, value: object) -> None:
     if isinstance(value, str):
@@ -381,6 +382,7 @@ def test_the_real_runs_both_ways_in(tmp_path: Path) -> None:
     assert attributes["attributes"]["zarr_core"]["parameters"]["inflow_velocity_m_s"] == 26.27
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="peak memory is read from Linux's /proc")
 def test_a_worker_needs_a_tensor_a_permutation_and_a_fixed_rest(tmp_path: Path) -> None:
     """Peak resident memory of a process that converts one sample of six million points."""

@@ -54,6 +54,7 @@ def _killed_at_run_2(
     return convert_sample(writer, source, sample, *options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("own", [False, True], ids=["workers", "executor"])
 def test_a_sample_that_kills_its_worker_fails_alone(
     tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch, own: bool

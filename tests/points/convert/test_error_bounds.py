@@ -39,6 +39,7 @@ def bound_of(source: Path, name: str) -> float:
     return float(given.removesuffix("std")) * float(load_field(source, "run_1", name).astype("float64").std())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", ["directory", "packed"])
 @pytest.mark.parametrize("codec", ["none", "bitshuffle-zstd", "zstd"])
 def test_every_engine_reads_the_same_values_within_the_bound(

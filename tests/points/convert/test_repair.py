@@ -157,6 +157,7 @@ def test_a_copy_keeps_no_sample_of_another_content(tmp_path: Path, source: Path)
     assert list(load_manifest(copy).samples) == ["run_1", "run_3"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lost", ["chunk", "shard", "record", "record and shard", "everything"])
 @pytest.mark.parametrize("by", [0.0, 1.0])
 def test_a_repair_needs_the_same_content(tmp_path: Path, source: Path, lost: str, by: float) -> None:

@@ -176,7 +176,7 @@ def test_a_refusal_ends_when_the_source_is_as_it_was(tmp_path: Path, source: Pat
     torch.save(values, file)
     convert("ahmedml", store, root=source)
     assert list(load_manifest(store).quarantine) == ["run_2"]
-    assert "refused     a newer source: 1 of" in format_sample(sample_info(store, "run_2"))
+    assert "refused     a newer source: surface_pressure: 1 of" in format_sample(sample_info(store, "run_2"))
     convert("ahmedml", store, root=source)
     assert list(load_manifest(store).quarantine) == ["run_2"], "nothing has changed"
     shutil.copy2(tmp_path / "kept.pt", file)

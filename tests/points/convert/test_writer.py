@@ -182,6 +182,7 @@ def write_in_parts_by_obstore(root: str) -> None:
         write_in_parts(root)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("write", "kill"),
     [
@@ -298,6 +299,7 @@ def test_force_reads_a_sample_in_a_bucket_by_large_ranges(
     np.testing.assert_array_equal(np.sort(stored_values(memory_root, "run_2", "surface/pressure")[:, 0]), values)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lost", ["chunk", "head", "end", "chunk and head", "everything"])
 @pytest.mark.parametrize("by", [0.0, 1.0])
 def test_a_repair_needs_the_same_content(tmp_path: Path, source: Path, lost: str, by: float) -> None:

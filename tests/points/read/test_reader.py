@@ -321,6 +321,7 @@ def test_damaged_metadata_is_named(tmp_path: Path, samples: dict[str, Any]) -> N
             ZarrChunkReader(store).read_sample("run_1")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", ["flip", "truncate"])
 def test_damaged_bytes_are_never_returned(tmp_path: Path, samples: dict[str, Any], damage: str) -> None:
     """Every seventh byte flipped, every seventh length: an error that names the field, or a read that is right."""
@@ -417,6 +418,7 @@ def store_on_s3(root: Path, s3_root: str) -> str:
     return s3_root
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["obstore", "fsspec"])
 def test_a_reader_in_use_on_s3_works_in_a_forked_child(
     store_on_s3: str, monkeypatch: pytest.MonkeyPatch, engine: str

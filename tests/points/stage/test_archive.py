@@ -152,6 +152,7 @@ def test_a_copy_that_rots_is_repaired(source: Path, tmp_path: Path, where: str) 
         assert objects(tmp_path / "copy") == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kill",
     [
@@ -208,6 +209,7 @@ def test_another_archive_of_the_same_name_is_left_alone(source: Path, tmp_path: 
     assert report.copied == archive_of(source, "run_1").stat().st_size
 
 
+@pytest.mark.slow
 def test_between_object_stores_and_disks(source: Path, tmp_path: Path, s3_root: str) -> None:
     to_s3 = stage_store(source, s3_root)
     from_s3 = stage_store(s3_root, tmp_path / "copy")
@@ -222,6 +224,7 @@ def test_between_object_stores_and_disks(source: Path, tmp_path: Path, s3_root: 
     assert verify_store(f"{s3_root}-folders").problems == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("key", "value"),
     [

@@ -71,6 +71,7 @@ def statuses(report: Any) -> dict[str, str]:
     return {result.sample_id: result.status for result in report.results}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("layout", "other"), [("directory", "packed"), ("packed", "directory")])
 def test_a_repacked_store_is_as_if_it_had_been_converted_again(tmp_path: Path, layout: Any, other: Any) -> None:
     write_source(tmp_path / "source", SAMPLES)
@@ -147,6 +148,7 @@ def now_of(now: Any, place: Path) -> float:
     return float(now(Storage(place / "store")))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kill",
     [

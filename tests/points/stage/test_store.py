@@ -113,6 +113,7 @@ def test_an_earlier_generation_can_be_staged(tmp_path: Path) -> None:
     assert_reads_equal(tmp_path / "copy", store, ["run_1", "run_2", "run_3"])
 
 
+@pytest.mark.slow
 def test_between_object_stores_and_disks(pristine: Path, tmp_path: Path, s3_root: str) -> None:
     to_s3 = stage_store(pristine / "store", s3_root)
     from_s3 = stage_store(s3_root, tmp_path / "copy", split="train")
@@ -138,6 +139,7 @@ def test_a_bucket_that_does_not_exist_is_named(source: Path, s3_root: str) -> No
         stage_store(source, s3_root.replace("//bucket-", "//missing-"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kill",
     [

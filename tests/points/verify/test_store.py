@@ -104,6 +104,7 @@ def test_equal_within_the_rounding_of_the_stored_dtype(tmp_path: Path, dtype: to
     assert messages(check(tmp_path)) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("values_dtype", ["float16", "float32"])
 @pytest.mark.parametrize("constant", [0.0, 0.1, -1e4 / 3])
 def test_a_component_that_is_constant_is_sound(tmp_path: Path, constant: float, values_dtype: str) -> None:
@@ -155,6 +156,7 @@ def test_flipped_byte_names_the_chunk_and_hides_nothing(place: Path) -> None:
     assert messages(verify_store(str(place / "store"))) == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at", range(0, 1500, 97))
 def test_any_flipped_byte_of_a_shard_is_found(place: Path, at: int) -> None:
     shard = group_of(place, "run_2") / "volume/position/c/0/0"

@@ -101,6 +101,7 @@ def test_a_file_that_was_cut_off_is_refused(tmp_path: Path, suffix: str, share: 
         load(tmp_path, suffix)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", [".npy", ".npz", ".h5"])
 def test_a_damaged_byte_is_a_problem_of_the_sample(tmp_path: Path, suffix: str) -> None:
     """NumPy, zlib, zipfile and h5py have errors of their own for damaged bytes."""

@@ -64,6 +64,7 @@ def test_engines_give_equal_results(
     assert_equal(readers[0].read_sample(sample, points, fields, epoch=epoch), reference)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("codec", [*CODECS, *(f"packed/{codec}" for codec in CODECS)])
 @pytest.mark.parametrize("engine", ENGINES)
 def test_golden_stores_are_read_by_every_engine(codec: str, engine: str) -> None:
@@ -147,6 +148,7 @@ def read_in_child(
     results.put(all((read[name] == values).all() for name, values in expected.items()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["fork", "forkserver"])
 def test_a_remote_reader_in_use_works_in_child_processes(remote: str, method: str) -> None:
     reader = ZarrChunkReader(remote)

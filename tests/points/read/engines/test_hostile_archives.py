@@ -73,6 +73,7 @@ def reads_right_or_names_the_sample(store: Path, truth: dict[str, np.ndarray], e
     return bool(problems)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("size", [0, 20, "head - 1", "head", "half", "all - 1"])
 def test_a_truncated_archive(store: Path, truth: dict[str, np.ndarray], engine: str, size: str | int) -> None:
@@ -85,6 +86,7 @@ def test_a_truncated_archive(store: Path, truth: dict[str, np.ndarray], engine: 
     assert verify_store(str(store)).problems
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("region", ["head", "chunks", "directory", "all"])
 def test_zeros_instead_of_a_region(store: Path, truth: dict[str, np.ndarray], engine: str, region: str) -> None:
@@ -100,6 +102,7 @@ def test_zeros_instead_of_a_region(store: Path, truth: dict[str, np.ndarray], en
     assert verify_store(str(store)).problems
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(60))
 @given(data=st.data())
 def test_any_changed_bytes(
@@ -150,6 +153,7 @@ LIES: dict[str, Callable[[Any], Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lie", LIES)
 def test_a_head_that_lies(store: Path, truth: dict[str, np.ndarray], lie: str) -> None:
     forge_packed(store, LIES[lie])

@@ -56,6 +56,7 @@ def mapped(reader: ZarrChunkReader) -> int:
     return sum(len(sample._last[1]) > 0 for sample in samples)
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(40))
 @given(
     points=st.dictionaries(st.sampled_from(["surface", "volume"]), st.none() | st.integers(1, 260)),

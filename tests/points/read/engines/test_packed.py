@@ -154,6 +154,7 @@ def test_every_range_is_one_of_the_chunks_of_the_draw(
     assert [request.start for request in objects.requests] == sorted(request.start for request in objects.requests)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_packed_store_on_s3(packed: Path, s3_root: str, engine: str) -> None:
     reader, local = ZarrChunkReader(upload(packed, s3_root), engine=engine), ZarrChunkReader(packed, engine="zarr")
@@ -208,6 +209,7 @@ def test_what_a_cache_keeps_is_not_fetched_again(packed: Path, s3_root: str, tmp
     assert objects.requests == []
 
 
+@pytest.mark.slow
 def test_a_store_of_both_layouts(source: Path, tmp_path: Path) -> None:
     for sample_ids, options in ((RUNS, {}), (["run_2"], {"reconvert": True, "layout": "packed"})):
         convert(KIND, tmp_path / "store", root=source, chunk_points=CHUNK, sample_ids=sample_ids, **options)

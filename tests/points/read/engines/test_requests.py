@@ -103,6 +103,7 @@ def test_a_store_without_chunk_lengths_costs_its_shard_indices_once() -> None:
         assert sum(data) <= (1 if epoch else 4) + 1  # three shards of the array; a draw may touch two
 
 
+@pytest.mark.slow
 def test_all_reads_of_a_batch_are_fetched_together(remote: str) -> None:
     counted = counting()
     reader = ZarrChunkReader(remote, objects_factory=counted)
@@ -140,6 +141,7 @@ def test_open_files_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         assert len(os.listdir("/proc/self/fd")) <= before + 3
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="counts the descriptors in /proc")
 def test_a_reader_of_many_samples_holds_few_descriptors(many_samples: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """At the default limits, in threads, and when samples are evicted and read again."""
