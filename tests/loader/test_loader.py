@@ -310,3 +310,40 @@ def test_persistent_workers_drop_an_abandoned_epoch(store: Path) -> None:
         break
     loader.set_epoch(1)
     assert [seen(batch) for batch in loader] == planned[1]
+
+
+class RandomItems(torch.utils.data.Dataset[torch.Tensor]):
+    """Items that torch's random generator draws, as a transform of the user may."""
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.rand(())
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_iteration_takes_no_number_from_torchs_random_generator(store: Path, workers: int) -> None:
+    """A model with dropout computes the same in a resumed epoch, which is begun once more."""
+    dataset = opened(store)
+    loader = ResumableLoader(dataset, EpochBatchSampler.of(dataset, 4, seed=5), num_workers=workers)
+    before = torch.get_rng_state()
+    for epoch in range(2):
+        loader.set_epoch(epoch)
+        assert list(loader)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_workers_have_new_random_numbers_in_each_iteration() -> None:
+    def epochs(first: int) -> list[list[float]]:
+        torch.manual_seed(3)
+        loader = ResumableLoader(RandomItems(), EpochBatchSampler(4, 4, seed=5), num_workers=1)
+        drawn = []
+        for epoch in (first, first, first + 1):
+            loader.set_epoch(epoch)
+            drawn.append(torch.cat(list(loader)).tolist())
+        return drawn
+
+    numbers = epochs(0)
+    assert epochs(0) == numbers
+    assert len({number for drawn in numbers + epochs(5) for number in drawn}) == 6 * 4

@@ -79,6 +79,10 @@ class ResumableLoader(DataLoader[T]):
             # DataLoader takes it with worker processes only.
             self._batches_ahead = num_threads * whole_number("prefetch_factor", options.pop("prefetch_factor", 2), 1)
         self._batches = _Prefetched(batch_sampler)
+        self._iterations = 0
+        self._seeds_workers = options.get("generator") is None
+        if self._seeds_workers:
+            options["generator"] = torch.Generator()
         super().__init__(dataset, batch_sampler=self._batches, **options)
         self._sampler = batch_sampler
 
@@ -92,6 +96,7 @@ class ResumableLoader(DataLoader[T]):
         else:
             self._batches.taken_by_loader = True
             try:
+                self._seed_workers(epoch)
                 batches = super().__iter__()
             finally:
                 self._batches.taken_by_loader = False
@@ -99,6 +104,17 @@ class ResumableLoader(DataLoader[T]):
             self._sampler.check_epoch(epoch)
             self._sampler.position = position
             yield batch
+
+    def _seed_workers(self, epoch: int) -> None:
+        """Give the worker processes new random numbers that ``torch.manual_seed`` repeats.
+
+        DataLoader would take a number from torch's random generator, with and without worker processes. A model that
+        uses it, as for dropout, would compute other numbers in a resumed epoch, which is begun once more.
+        """
+        if self._seeds_workers:
+            seed = hash((torch.initial_seed(), epoch, self._iterations))
+            self.generator.manual_seed(seed & 0xFFFF_FFFF)
+            self._iterations += 1
 
     def _read_batch(self, indices: list[int]) -> T:
         """What DataLoader does without worker processes."""

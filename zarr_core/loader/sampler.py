@@ -306,7 +306,7 @@ class EpochBatchSampler(Sampler[list[int]]):
         elif self.batch_size % world:
             raise ZarrCoreError(
                 f"batch_size={self.batch_size} (of all ranks together) is not a multiple of {world} ranks. Use a "
-                "multiple, or evaluation=True if the ranks may get unequal parts"
+                "multiple, or evaluation=True, and weight the loss of each rank by its number of samples"
             )
         return rank, world
 
