@@ -184,9 +184,12 @@ def test_scikit_learn_sees_the_batches_of_the_matrix(tmp_path: Path) -> None:
     betas = random.uniform(size=(10, 6)).astype(np.float32)
     betas[2, 3] = np.nan
     matrix = WideMatrix.create(tmp_path / "matrix", [f"cg{number}" for number in range(6)], {"beta": "float32"})
-    matrix.append("b", ids, {"beta": betas})
+    betas[:, 5] = np.nan
+    matrix.append("b", [*ids, "without an age"], {"beta": np.concatenate([betas, betas[:1]])})
     matrix.set_metadata(pa.table({"sample_id": ids, "age": random.uniform(20, 80, 10)}))
-    dataset = MatrixDataset(matrix, columns=["age"], impute=MatrixDataset(matrix).feature_means())
+    measured = matrix.feature_ids[:5]
+    means = MatrixDataset(matrix, ids, measured).feature_means()
+    dataset = MatrixDataset(matrix, ids, measured, columns=["age"], impute=means)
     sampler = EpochBatchSampler.of(dataset, 4, seed=1)
     batches = [digests(dataset.__getitems__(indices).tensors) for _ in range(EPOCHS) for indices in sampler]
     undisturbed = Run("scikit_learn", tmp_path / "matrix", tmp_path / "undisturbed")

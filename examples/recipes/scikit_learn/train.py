@@ -30,9 +30,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--save-every", type=int, default=100, help="steps from one checkpoint to the next")
     options = parser.parse_args(arguments)
 
-    # The means of the samples that are trained on, and of no others.
-    means = MatrixDataset(options.matrix, value="beta").feature_means()
-    dataset = MatrixDataset(options.matrix, value="beta", columns=[options.label], impute=means)
+    labels = MatrixDataset(options.matrix, columns=[options.label])
+    labelled = ~np.isnan(labels.metadata[options.label].cast("float64").to_numpy())
+    sample_ids = np.asarray(labels.sample_ids)[labelled]
+    # The means of the samples that are trained on, and of no others. A feature that none of them has is left out.
+    means = MatrixDataset(labels.matrix, sample_ids, value="beta").feature_means()
+    measured = ~np.isnan(means)
+    feature_ids = np.asarray(labels.feature_ids)[measured]
+    dataset = MatrixDataset(
+        labels.matrix, sample_ids, feature_ids, value="beta", columns=[options.label], impute=means[measured]
+    )
     batches = ResumableLoader(dataset, EpochBatchSampler.of(dataset, options.batch_size, seed=1), num_threads=2)
     model = SGDRegressor(learning_rate="constant", eta0=1e-3, random_state=0)
 
