@@ -113,7 +113,8 @@ class EpochBatchSampler(Sampler[list[int]]):
         if not evaluation and dataset_size < batch_size:
             warnings.warn(
                 f"batch_size={batch_size} is more than the {dataset_size} samples: each batch repeats samples, with "
-                f"other points if points are drawn. Use batch_size <= {dataset_size}, or evaluation=True for each sample once",
+                f"other points if points are drawn. Use batch_size <= {dataset_size}, or evaluation=True for each "
+                "sample once",
                 stacklevel=2,
             )
         if on_epoch is not None and not callable(on_epoch):
