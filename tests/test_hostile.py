@@ -289,12 +289,13 @@ LAUGHS = "a0: &a0 [1, 1]\n" + "".join(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]\n" fo
 
 
 def test_statistics_that_unfold_without_end_are_named_and_not_printed(store: Path) -> None:
-    (store / "stats.yaml").write_text(f"{LAUGHS}surface_pressure_mean: *a59\nsurface_pressure_std: 1.0\n")
+    (folder := store / "statistics" / "00000001").mkdir(parents=True)
+    (folder / "train.yaml").write_text(f"{LAUGHS}surface_pressure_mean: *a59\nsurface_pressure_std: 1.0\n")
     config = {"kind": KIND, "root": str(store), "split": "train", "normalizers": {"surface_pressure": "mean_std"}}
     with pytest.raises(ZarrCoreError, match="surface_pressure_mean is .*not a finite number") as caught:
         build_dataset(config)
     assert len(str(caught.value)) < 1000
-    (store / "stats.yaml").write_text(f"surface_pressure_mean: 1{'0' * 400}\nsurface_pressure_std: 1.0\n")
+    (folder / "train.yaml").write_text(f"surface_pressure_mean: 1{'0' * 400}\nsurface_pressure_std: 1.0\n")
     with pytest.raises(ZarrCoreError, match="not a finite number"):
         build_dataset(config)
 

@@ -39,6 +39,7 @@ _YAML = (
     b"<<: 1",
     b"",
 )
+_STATISTICS = "statistics/00000001/train.yaml"
 
 
 class SettingsFuzz:
@@ -49,8 +50,8 @@ class SettingsFuzz:
         self.source = write_source(folder / "source", ("run_1", "run_2", "run_3"))
         self.store = str(folder / "store")
         convert(KIND, self.store, root=self.source, chunk_points=16)
-        write_statistics(self.store, calculate_store_statistics(self.store), of="all")
-        self._statistics = Storage(self.store).read("stats.yaml")
+        write_statistics(self.store, calculate_store_statistics(self.store), of="all", split="train", generation=1)
+        self._statistics = Storage(self.store).read(_STATISTICS)
         self._config = {
             "kind": "ahmedml",
             "root": self.store,
@@ -142,7 +143,7 @@ class SettingsFuzz:
         if chance.random() < 0.1:
             nested = _YAML[1] + b"surface_pressure_mean: *c39\nsurface_pressure_std: 1.0\n"
             data = nested + b"raw_pos_min: 1.0\nraw_pos_max: *c39\n"
-        Storage(self.store).write("stats.yaml", [data])
+        Storage(self.store).write(_STATISTICS, [data])
         self.tally.add("faults")
         with self.tally.ours("statistics"):
             build_dataset(self._config)[0]

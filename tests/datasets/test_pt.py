@@ -84,7 +84,7 @@ def test_real_runs_converted_give_the_rows_of_their_source(tmp_path: Path) -> No
 
 def test_statistics_of_a_converted_store_normalise_its_items(tree: Path, tmp_path: Path) -> None:
     convert("ahmedml", tmp_path, root=tree, chunk_points=64)
-    write_statistics(str(tmp_path), calculate_store_statistics(str(tmp_path)), of="all samples")
+    write_statistics(str(tmp_path), calculate_store_statistics(str(tmp_path)), of="all", split="train", generation=1)
     normalizers = {
         "volume_velocity": "mean_std",
         "volume_pressure": "logscale_mean_std",

@@ -311,8 +311,9 @@ def test_a_split_that_cannot_be_a_file_name_is_refused(store: Path, split: str) 
 def test_written_numbers_survive_yaml(tmp_path: Path) -> None:
     # YAML 1.1 reads 1e-05 as a string; safe_dump knows, a home-made formatter would not.
     statistics = {"a_mean": 1e-05, "b_mean": [1e300, -0.1, 5e-324], "b_count": 3}
-    write_statistics(str(tmp_path), statistics, of="a test")
-    assert yaml.safe_load((tmp_path / "stats.yaml").read_text()) == statistics
+    file = tmp_path / "stats.yaml"
+    write_statistics(str(tmp_path), statistics, of="a test", output_yaml=str(file))
+    assert yaml.safe_load(file.read_text()) == statistics
 
 
 values = st.floats(-6e4, 6e4, width=32)

@@ -32,7 +32,6 @@ from zarr_core.format.moments import FieldMoments
 from zarr_core.format.names import POSITION
 from zarr_core.format.object_names import (
     ALL_SAMPLES,
-    STATISTICS,
     STATISTICS_JSON,
     STATISTICS_YAML,
     statistics_name,
@@ -317,7 +316,7 @@ def write_statistics(
         of: description of the samples ("split train"), for the heading of the YAML.
         split: split of the samples; None for all samples.
         generation: number of the generation of the samples. Without it and other files, only ``stats.yaml`` and
-            ``stats.json`` are written, which datasets use in stores that have recorded no statistics yet.
+            ``stats.json`` are written, which datasets use in stores of other programs, which have no generations.
         output_yaml: path or URL of a YAML file to write instead.
         output_json: path or URL of a JSON file to write instead.
 
@@ -375,7 +374,7 @@ def _publish(storage: Storage) -> list[str]:
 def _recorded_name(storage: Storage, split: str | None, generation: int | None) -> str:
     """Name, without suffix, of the statistics that the store itself keeps."""
     if generation is None:
-        if storage.list(STATISTICS):
+        if load_manifest(storage).generation:
             raise ZarrCoreError(
                 f"{storage.url} records statistics by generation and split: pass generation= and split=, or the file "
                 "to write"

@@ -9,7 +9,6 @@ from zarr_core._util.documents import parse_yaml
 from zarr_core._util.redaction import redact
 from zarr_core.errors import ZarrCoreError
 from zarr_core.format.object_names import STATISTICS, STATISTICS_YAML, statistics_name
-from zarr_core.points.store.head import load_manifest
 from zarr_core.points.store.manifest import StoreManifest
 from zarr_core.storage import Storage
 
@@ -26,8 +25,8 @@ def training_split(manifest: StoreManifest) -> str | None:
 def find_statistics(storage: Storage, manifest: StoreManifest) -> str:
     """Name, without the suffix, of the statistics that datasets of a generation normalize with.
 
-    It is ``statistics/<generation>/<training split>``. In stores that have recorded none (of older versions) and in
-    those of other programs it is ``stats``, which belongs to the current generation.
+    It is ``statistics/<generation>/<training split>``. In stores of other programs, which have no generations, it is
+    ``stats``. Where others may have committed since, nothing tells which generation ``stats`` is of.
 
     Raises:
         ZarrCoreError: there are none; names the command that writes them.
@@ -44,11 +43,7 @@ def find_statistics(storage: Storage, manifest: StoreManifest) -> str:
             latest = max(latest, int(place[1]))
     if latest:
         raise ZarrCoreError(f"{lacks}, or open a generation that has it: the latest is generation={latest}")
-    if not storage.exists(STATISTICS_YAML):
-        raise ZarrCoreError(lacks)
-    if manifest.generation != load_manifest(storage).generation:
-        raise ZarrCoreError(f"{lacks} ({STATISTICS_YAML} belongs to the current generation)")
-    return published
+    raise ZarrCoreError(lacks)
 
 
 def load_statistics(storage: Storage, manifest: StoreManifest) -> tuple[dict[str, Any], str]:

@@ -112,7 +112,8 @@ def test_float64_is_normalized_before_it_is_rounded(tmp_path: Path) -> None:
     pressure = near(101325, 0.01, torch.float64)
     converted(tmp_path, pressure, field_dtypes={"surface_pressure": "float64"})
     store = str(tmp_path / "store")
-    write_statistics(store, calculate_store_statistics(store, sample_ids=["run_1"]), of="run_1")
+    numbers = calculate_store_statistics(store, sample_ids=["run_1"])
+    write_statistics(store, numbers, of="run_1", split="train", generation=1)
     config: dict[str, Any] = {"kind": KIND, "root": store, "fields": ["surface_pressure"], "split": "train"}
     config["normalizers"] = {"surface_pressure": "mean_std"}
     dataset = build_dataset(config)

@@ -21,6 +21,7 @@ from filelock import FileLock
 import zarr_core.points.stage.store
 from tests.helpers.commits import lose_commits
 from tests.helpers.faults import KILLS_OF_A_COMMIT, Kill, is_killed
+from tests.helpers.published_store import make_samples, write_published_store
 from tests.helpers.small_source import KIND, write_source
 from tests.helpers.stores import assert_reads_equal, flip, objects, shards
 from zarr_core.datasets import ZarrPointDataset, build_dataset
@@ -435,6 +436,16 @@ def test_a_copy_never_has_statistics_of_another_generation(trained: Path, tmp_pa
     command = rf"zarr-core statistics .*{trained} --split train --generation 2`, then stage the copy again"
     with pytest.raises(ZarrCoreError, match=command):
         dataset_of(tmp_path / "copy")
+
+
+def test_a_copy_of_another_programs_store_has_its_statistics(tmp_path: Path) -> None:
+    store = write_published_store(tmp_path / "store", make_samples(1), 16, splits={"train": ["run_1"]})
+    (store / "stats.yaml").write_text("surface_pressure_mean: 1.5\nsurface_pressure_std: 2.0\n")
+    stage_store(store, tmp_path / "copy")
+    assert (tmp_path / "copy/statistics/00000001/train.yaml").read_bytes() == (store / "stats.yaml").read_bytes()
+    config = {"kind": "point", "split": "train", "normalizers": {"surface_pressure": "mean_std"}}
+    made = [build_dataset(config | {"root": str(root)}).normalizers for root in (store, tmp_path / "copy")]
+    assert made[0] == made[1]
 
 
 def test_the_command_line(source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,10 +17,11 @@ from zarr_core.format.object_names import (
     spelled_alike,
     split_list,
     statistics_folder,
+    statistics_name,
 )
 from zarr_core.points.stage.task import FirstPoints, Item, StagedSample, StageTask
 from zarr_core.points.statistics import record_training_statistics
-from zarr_core.points.statistics_files import find_statistics
+from zarr_core.points.statistics_files import find_statistics, training_split
 from zarr_core.points.store.columns import columns_of
 from zarr_core.points.store.head import HEAD
 from zarr_core.points.store.manifest import Conversion, DomainLayout, SampleEntry, StoreManifest
@@ -140,13 +141,12 @@ class StoreCopy:
 
         They are of the source's samples, also in a partial copy.
         """
-        own = self.manifest.generation
-        if own:
-            for name in self.source.list(statistics_folder(own)):
-                self._copy_small_file(name, f"{statistics_folder(generation)}/{name.rpartition('/')[2]}")
+        for name in self.source.list(statistics_folder(self.manifest.generation)):
+            self._copy_small_file(name, f"{statistics_folder(generation)}/{name.rpartition('/')[2]}")
         with contextlib.suppress(ZarrCoreError):  # none that training could use: reported by datasets that need them
             used = find_statistics(self.source, self.manifest)
-            for name in (STATISTICS_YAML, STATISTICS_JSON):
+            recorded = statistics_name(generation, training_split(self.manifest))
+            for name in (f"{recorded}.json", f"{recorded}.yaml", STATISTICS_YAML, STATISTICS_JSON):
                 self._copy_small_file(f"{used}.{name.rpartition('.')[2]}", name)
 
     def _copy_small_file(self, original: str, name: str) -> None:
