@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from zarr_core.points.convert.conversion import convert
 from zarr_core.points.read.reader import ZarrChunkReader
 from zarr_core.points.stage import store as staging
 from zarr_core.points.stage.store import stage_store
-from zarr_core.points.statistics_files import load_statistics
+from zarr_core.points.statistics_files import load_statistics, statistics_hint
 from zarr_core.points.store.head import HEAD, load_manifest
 from zarr_core.points.store.settings import current_settings
 from zarr_core.points.verify.store import verify_store
@@ -220,6 +221,19 @@ def test_a_copy_is_not_repacked(place: Path) -> None:
     stage_store(place / "store", place / "copy")
     with pytest.raises(StoreError, match="is a copy of .*: stage it again from there, with --layout"):
         stage_store(place / "copy", place / "copy", layout="packed")
+
+
+def test_a_copy_that_took_the_place_of_its_origin_is_a_store_of_its_own(place: Path) -> None:
+    store = place / "store"
+    stage_store(store, place / "copy")
+    shutil.rmtree(store)
+    (place / "copy").rename(store)
+    generation = load_manifest(store).generation
+    command = f"`zarr-core statistics {store} --split train --generation {generation}`$"
+    assert re.search(command, statistics_hint(Storage(store), load_manifest(store)))
+    assert stage_store(store, store, layout="packed").ok
+    write_source(place / "source", ("run_5",))
+    assert not [note for note in convert_again(place).notes if "is a copy of" in note]
 
 
 def test_the_command_line(place: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,7 +11,7 @@ from zarr_core.errors import CollectedError, RetirementError, SourceError, Store
 from zarr_core.points.convert.job import ConversionJob, check_dataset, vanished_samples
 from zarr_core.points.convert.request import ConversionRequest, of_fields
 from zarr_core.points.store.columns import columns_of, find_misfits, with_recorded_fields, without
-from zarr_core.points.store.head import HEAD
+from zarr_core.points.store.head import HEAD, as_its_own
 from zarr_core.points.store.manifest import Quarantine, SampleEntry, StoreManifest
 from zarr_core.points.store.settings import check_agreement, current_settings, recorded_conversion
 from zarr_core.sources.left_out import counted, some
@@ -197,7 +197,7 @@ def _attempt(job: ConversionJob, pending: Pending, current: StoreManifest | None
     check_dataset(storage, current, description.name, request.dataset_name)
     _check_settings(job, current)
     pending = pending.without(stale := _stale(pending, current, job))
-    start = current or StoreManifest(request.dataset_name or description.name)
+    start = as_its_own(current or StoreManifest(request.dataset_name or description.name), storage)
     if not start.generation and job.manifest is not None:  # the published format keeps splits in files
         start = replace(start, splits=job.manifest.splits, excluded=job.manifest.excluded)
     selection = _with_current_splits(job, start)

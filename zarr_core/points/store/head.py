@@ -167,8 +167,14 @@ def load_manifest(store: Storage | str | os.PathLike[str], generation: int | str
         True
     """
     storage = store if isinstance(store, Storage) else Storage(store)
-    manifest = load(storage, HEAD, generation)
+    manifest = as_its_own(load(storage, HEAD, generation), storage)
     return manifest if manifest.generation else _with_split_files(manifest, storage)
+
+
+def as_its_own(manifest: StoreManifest, storage: Storage) -> StoreManifest:
+    """The manifest without its origin, if that is the store itself: a copy with all points took its place."""
+    is_own = manifest.origin.get("store") == storage.identity and "points" not in manifest.origin
+    return replace(manifest, origin={}) if is_own else manifest
 
 
 def load_if_any(storage: Storage) -> StoreManifest | None:
