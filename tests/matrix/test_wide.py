@@ -10,6 +10,7 @@ from typing import Any
 
 import fsspec
 import numpy as np
+import pandas as pd
 import pytest
 import zarr
 from hypothesis import given, settings
@@ -141,6 +142,16 @@ def test_cells_are_read_into_plain_arrays(tmp_path: Path) -> None:
         for features in (None, matrix.select(FEATURES)):
             with pytest.raises(MatrixError, match="out must be a plain NumPy array that can be written"):
                 matrix.read(["a_s0", "a_s1"], features, out=out)
+
+
+def test_the_rows_of_a_table_are_read_in_its_order_whatever_its_index(tmp_path: Path) -> None:
+    matrix = WideMatrix.create(tmp_path, FEATURES, {"beta": "float32"}, **SMALL)
+    rows = append(matrix, "a", 3)["beta"]
+    table = pd.DataFrame({"sample": list(rows), "age": [3, 1, 2]})
+    for chosen in (table.sort_values("age")["sample"], table[table.age > 1]["sample"], dict.fromkeys(reversed(rows))):
+        expected = np.array([rows[sample] for sample in chosen])
+        for features in (None, FEATURES):
+            assert np.array_equal(WideMatrix.open(tmp_path).read(chosen, features), expected, equal_nan=True)  # type: ignore[arg-type]
 
 
 def test_unknown_samples_features_and_values_are_named(tmp_path: Path) -> None:

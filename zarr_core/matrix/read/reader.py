@@ -178,6 +178,7 @@ class MatrixReader:
         value = self.table_name(value)
         if isinstance(sample_ids, str):
             raise UnknownFieldError(f"sample_ids must be a sequence of ids, not the id {sample_ids!r}")
+        sample_ids = list(sample_ids)  # a pandas.Series is indexed by its labels
         state = self._state
         dtype = np.dtype(state.values[value])
         if isinstance(feature_ids, FeatureSelection):
@@ -213,16 +214,15 @@ class MatrixReader:
             raise
         return out
 
-    def _positions(self, state: MatrixState, sample_ids: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+    def _positions(self, state: MatrixState, asked: list[str]) -> tuple[np.ndarray, np.ndarray]:
         """(samples,) int64 each: where samples lie in the row-major and the column-major copy, -1 where not.
 
         Raises:
             UnknownFieldError: the generation has no such sample.
         """
-        of_state, asked, positions = self._last
-        if of_state is state and type(sample_ids) is list and sample_ids == asked:
+        of_state, last, positions = self._last
+        if of_state is state and asked == last:
             return positions
-        asked = list(sample_ids)
         try:
             in_rows = np.fromiter(map(state.rows.__getitem__, asked), np.int64, len(asked))
         except KeyError as error:
