@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 
@@ -72,7 +73,7 @@ def test_some_batches_and_values_and_then_more(matrix: WideMatrix, tmp_path: Pat
     copy = WideMatrix.open(tmp_path / "copy")
     assert (list(copy.batches), list(copy.values), report.batches) == (["c"], ["beta"], ("c",))
     assert_equal(copy, matrix)
-    stage_matrix(matrix.url, tmp_path / "copy", sample_ids=["a_s1", "b_s0"], values=["beta"])
+    stage_matrix(matrix.url, tmp_path / "copy", sample_ids=["a_s1", "b_s0"], values=pd.Series(["beta"]))  # type: ignore[arg-type]
     assert list(copy.refresh().batches) == ["a", "b", "c"]
     assert copy._state.column_blocks
     assert_equal(copy, matrix)

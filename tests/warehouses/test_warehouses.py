@@ -44,6 +44,7 @@ def test_batches_samples_and_features(open_warehouse: Open, long: Path) -> None:
     assert warehouse.batch_ids() == sorted(BATCHES)
     assert warehouse.samples(["001", "absent"]) == {"001": sorted(BATCHES["001"])}
     assert warehouse.samples([]) == {}
+    assert warehouse.samples(pd.Series(["001", "b-1"])).keys() == BATCHES.keys()  # type: ignore[arg-type]
     assert warehouse.batches_of(["s:5", "absent", "s'4", "s1"]) == {"s:5": ["001"], "s'4": ["001"], "s1": ["b-1"]}
     assert warehouse.feature_ids() == FEATURES
     assert warehouse.value_names == ("beta", "coverage")

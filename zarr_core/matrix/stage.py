@@ -262,7 +262,7 @@ def _with_values(url: str, state: MatrixState, values: Sequence[str] | None) -> 
         return state
     for value in outside(values, state.values):
         raise UnknownFieldError(f"{url} has no value table {value!r}; it has {', '.join(state.values)}")
-    kept = {value: state.values[value] for value in among(state.values, values)}
+    kept = {value: state.values[value] for value in among(state.values, set(values))}
 
     def reduced(part: _Part) -> _Part:
         return replace(part, bytes={value: part.bytes[value] for value in kept})

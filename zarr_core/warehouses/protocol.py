@@ -173,7 +173,7 @@ class Warehouse(ABC):
 
     def _grouped(self, by: str, name: str, among: Sequence[str]) -> dict[str, list[str]]:
         found: dict[str, list[str]] = {}
-        for key, value in sorted(self._complete([by, name], among)) if among else ():
+        for key, value in sorted(self._complete([by, name], list(among))) if len(among) else ():
             found.setdefault(key, []).append(value)
         return found
 

@@ -206,7 +206,7 @@ def test_a_batch_that_was_corrected_is_never_up_to_date_in_silence(
         with pytest.raises(
             WarehouseError, match=r"batch b-1: \d+ beta cells differ, such as s\d, cg\d+: the warehouse"
         ) as no:
-            loader.ingest(list(BATCHES))
+            loader.ingest(pd.Series(list(BATCHES)))  # type: ignore[arg-type]
         with patch.object(type(warehouse), "unload", side_effect=AssertionError("it is not read again")):
             assert loader.ingest(["001"]).batches == ()
         (retire,) = {found[1] for found in re.finditer(r"(zarr-core matrix retire \S+ --batches b-1) ", str(no.value))}

@@ -151,6 +151,7 @@ class MatrixLoader:
             WarehouseError: as for :meth:`load`, or the matrix holds a batch with other values; all others are kept.
         """
         check_names("batch_ids", batch_ids, error=UnknownFieldError)
+        batch_ids = list(batch_ids)  # "in" asks a pandas.Series for its labels
         warehouse = self._pinned_warehouse()
         held: dict[str, list[Mapping[str, str]]] = {}
         for name, source in self.matrix.refresh().batch_sources.items():
