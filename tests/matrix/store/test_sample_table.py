@@ -155,6 +155,8 @@ def test_what_contradicts_is_refused_and_named(matrix: WideMatrix, tmp_path: Pat
     matrix.set_metadata(pa.table({"sample_id": ["a_s0"], "age": [1], "barcode": [2**60 + 1]}))
     matrix.set_metadata(pa.table({"batch_id": ["a"], "array": ["EPIC"]}), "batches")
     generation = matrix.generation
+    (tmp_path / "header.csv").write_text("sample_id,größe\na_s0,3\n", "latin-1")
+    (tmp_path / "cells.csv").write_text("sample_id,stadt\na_s0,Köln\n", "latin-1")
     table = pa.table
     for wrong, options, message in (
         (table({"sample": ["a_s0"]}), {}, "no column 'sample_id' with the ids; its columns are sample"),
@@ -171,6 +173,9 @@ def test_what_contradicts_is_refused_and_named(matrix: WideMatrix, tmp_path: Pat
         (tmp_path / "none.csv", {}, "cannot be read"),
         (tmp_path / "table.xlsx", {}, "expected a .csv, .tsv or .parquet file"),
         ([1], {}, "must be a path or a table"),
+        (pd.DataFrame({"sample_id": ["a_s0", "a_s1"], "age": [34, "old"]}), {}, "several types: .* column age"),
+        (tmp_path / "header.csv", {}, "header.csv cannot be read: 'utf-8' codec"),
+        (tmp_path / "cells.csv", {}, "cells.csv cannot be read: 'utf-8' codec"),
     ):
         with pytest.raises(MatrixError, match=message):
             matrix.set_metadata(wrong, **options)

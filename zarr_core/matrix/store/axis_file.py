@@ -134,7 +134,7 @@ def opened_file(url: str, where: str) -> Iterator[Any]:
     try:
         with fsspec.open(url, "rb", compression="infer") as file:
             yield file
-    except (OSError, EOFError, zlib.error, pa.ArrowException) as error:
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError, pa.ArrowException) as error:
         raise MatrixError(f"{where} cannot be read: {redact(str(error))}") from printable_cause(error)
 
 

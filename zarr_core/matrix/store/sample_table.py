@@ -79,7 +79,11 @@ def read_table(source: Any, kind: Kind, key: str | None = None) -> pa.Table:
         where = f"metadata {redact(str(source))}"
         table = _read_file(os.fspath(source), where, key)
     elif hasattr(source, "__arrow_c_stream__"):
-        where, table = "metadata", pa.table(source)
+        where = "metadata"
+        try:
+            table = pa.table(source)
+        except pa.ArrowException as error:  # pandas keeps numbers and text in one column, of type object
+            raise MatrixError(f"{where}: a column holds values of several types: {error}") from error
     else:
         raise MatrixError(f"metadata must be a path or a table with the Arrow interface, not {type(source).__name__}")
     names = table.column_names
@@ -272,8 +276,10 @@ def _read_file(url: str, where: str, key: str) -> pa.Table:
     with opened_file(url, where) as file:
         if ending == "parquet":
             return pa.parquet.read_table(file)
+        data = file.read()
+        data.decode()  # pyarrow would take text in another encoding for bytes
         delimiter = "\t" if ending == "tsv" else ","
-        table = pa.csv.read_csv(file, None, pa.csv.ParseOptions(delimiter=delimiter), text)
+        table = pa.csv.read_csv(io.BytesIO(data), None, pa.csv.ParseOptions(delimiter=delimiter), text)
     for number, field in enumerate(table.schema):
         if pa.types.is_string(field.type) and field.name not in text.column_types:
             present = _not_in(table[number], text.null_values)
