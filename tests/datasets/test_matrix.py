@@ -267,6 +267,8 @@ def test_selections_have_different_fingerprints(written: tuple[str, np.ndarray],
     ]
     assert len({dataset.fingerprint for dataset in selections}) == len(selections)
     assert MatrixDataset(url).fingerprint == selections[0].fingerprint
+    of_python, of_numpy = (MatrixDataset(url, min_coverage=least).fingerprint for least in (10, np.int64(10)))
+    assert of_python == of_numpy
 
 
 def test_every_worker_gives_the_same_batches(written: tuple[str, np.ndarray]) -> None:

@@ -195,7 +195,8 @@ class MatrixDataset(BatchDataset):
         if chosen is not None and chosen.starts is not None:
             digest.update(chosen.starts.tobytes())
         if self.min_coverage is not None:
-            digest.update(json.dumps([self.coverage, self.min_coverage, self.coverage_mask]).encode())
+            covered = [self.coverage, self.min_coverage, self.coverage_mask]
+            digest.update(json.dumps(covered, default=np.generic.item).encode())
         if self.metadata is not None:  # unlike cells, metadata can change
             digest.update(json.dumps(self.metadata.to_pydict(), default=str).encode())
         chosen_samples, held = set(self.sample_ids), []
