@@ -18,6 +18,7 @@ from zarr_core.matrix.store.axis_file import read_axis_ids, read_feature_ids
         ("probes.csv", "probe_id,chr\ncg1,1\ncg2,1\ncg3,X\n"),
         ("probes.csv", '"","Name"\n"1","cg1"\n"2","cg2"\n"3","cg3"\n'),
         ("probes.csv", "IlmnID\ncg1\ncg2\ncg3\n"),
+        ("probes.csv", "IlmnID\rcg1\rcg2\rcg3\r"),
         ("probes.tsv", "chr\tfeature\n1\tcg1\n1\tcg2\nX\tcg3\n"),
         ("probes.bed", "chr1\t1\t2\tcg1\nchr1\t1\t2\tcg2\nchr1\t1\t2\tcg3\n"),
     ],

@@ -191,7 +191,8 @@ def _parse_table(data: bytes, kind: str, where: str, roles: Collection[str]) -> 
         names, start = _bed_columns(data, start)
         delimiter = "\t"
     else:
-        end = data.find(b"\n", start) + 1 or stop
+        line_end = re.compile(rb"\r\n?|\n").search(data, start)  # "\r" alone: a table of an old Excel
+        end = line_end.end() if line_end else stop
         header, start = data[start:end].decode(errors="replace"), end
         names = _cells(header)
         delimiter = "\t" if "\t" in header else ","
