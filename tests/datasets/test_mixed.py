@@ -84,6 +84,17 @@ def test_epochs_are_exact_and_lose_no_sample(
         assert max(occurrences) - min(occurrences) <= 1
 
 
+def test_the_order_of_the_weights_does_not_matter() -> None:
+    datasets = {"a": Numbers(0, 6), "b": Numbers(1, 6)}
+    seen = []
+    for weights in ({"a": 1, "b": 2}, {"b": 2, "a": 1}):
+        mixed = MixedDataset(datasets, weights, with_part=True)
+        assert list(mixed.counts.items()) == [("a", 4), ("b", 8)]
+        assert all(mixed[index]["part"] == mixed[index]["seen"][0] for index in range(12))
+        seen.append(epoch_of(mixed, 3))
+    assert seen[0] == seen[1]
+
+
 def test_passes_have_orders_of_their_own() -> None:
     mixed = mixture([60, 60], [1, 1], size=60)
     first, second, third = (epoch_of(mixed, epoch) for epoch in range(3))

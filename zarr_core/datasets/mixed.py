@@ -350,7 +350,7 @@ def _counts(sizes: Mapping[str, int], weights: Mapping[str, float] | None, size:
             number = isinstance(weight, int | float) and not isinstance(weight, bool)
             if not number or not 0 < weight < math.inf:
                 raise ZarrCoreError(f"the weight of {name} is {reprlib.repr(weight)}; weights are positive numbers")
-    given = sizes if weights is None else weights
+    given = sizes if weights is None else {name: weights[name] for name in sizes}
     whole = sum(given.values())
     shares = np.array([total * (weight / whole) for weight in given.values()])
     counts = dict(zip(given, rounded(shares, total).tolist(), strict=True))
