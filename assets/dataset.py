@@ -85,7 +85,9 @@ class DatasetDeclaration(Declaration):
             raise ValueError("notifications: only sources in S3 have them")
         check_exports(self.exports, POINT_FORMATS)
         try:
-            _ = self.settings
+            ConversionRequest(
+                self.kind, self.store, max_retired_share=self.max_retired_share, settings=asdict(self.settings)
+            )
         except ZarrCoreError as error:
             raise ValueError(str(error)) from error
         return self
@@ -96,10 +98,15 @@ class DatasetDeclaration(Declaration):
         Args:
             project: folder of ``definitions.py``; sources, stores and reports are relative to it.
             folder: folder of the ``defs.yaml``; a ``kind`` that is a YAML file is relative to it.
+
+        Raises:
+            SourceError: the kind is unknown, or has no such field as a setting names.
         """
         kind = absolute(folder, self.kind) if self.kind.endswith((".yaml", ".yml")) else self.kind
         paths = {name: absolute(project, getattr(self, name)) for name in ("source", "store", "report")}
-        return self.model_copy(update={"kind": kind, **paths, **self._absolute_copies(project)})
+        found = self.model_copy(update={"kind": kind, **paths, **self._absolute_copies(project)})
+        found.settings.check_fields(found.description.fields)
+        return found
 
     @property
     def settings(self) -> ConversionSettings:

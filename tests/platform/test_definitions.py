@@ -135,6 +135,8 @@ WITHOUT_SENSE = {
     "no_points": ("chunk_points", "0", "chunk_points must be positive"),
     "no_dtype": ("values_dtype", "float12", "dtype 'float12' cannot be stored"),
     "no_workers": ("workers", "0", "workers must be at least 1"),
+    "no_field": ("max_errors", "{wing_pressure: 1e-3}", "max_errors: no field 'wing_pressure'; fields are "),
+    "no_share": ("max_retired_share", "10", "max_retired_share must be from 0 to 1, not 10"),
     "no_schedule": ("refresh_schedule", "now and then", "now and then"),
 }
 
