@@ -180,7 +180,7 @@ def test_a_new_project_converts_checks_and_trains(installed: Environment, projec
     missing = "import importlib.util as u; print([u.find_spec(name) for name in ('assets', 'sensors', 'resources')])"
     assert installed.run(project, "-c", missing) == "[None, None, None]\n"
     (home,) = [line for line in (project / ".env").read_text().splitlines() if line.startswith("DAGSTER_HOME=")]
-    installed.run(project, "-c", RUN, DAGSTER_HOME=home.partition("=")[2])
+    installed.run(project, "-c", RUN, DAGSTER_HOME=home.partition("=")[2].strip('"'))
 
 
 def test_dg_lists_the_components_and_checks_the_project(installed: Environment, project: Path) -> None:
