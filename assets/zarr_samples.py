@@ -15,6 +15,7 @@ from zarr_core.platform.resources.pools import ConversionPool
 from zarr_core.platform.resources.stores import StoreAccess
 from zarr_core.platform.sensors.dagster_internals.events import MaterializationBatch
 from zarr_core.platform.sensors.dagster_internals.queries import latest_observations, planned_partitions
+from zarr_core.platform.sensors.dagster_internals.runs import has_tag
 from zarr_core.platform.sensors.dagster_internals.tags import version_tags
 from zarr_core.platform.sensors.migration import CHECK, data_version_of, samples_to_migrate
 from zarr_core.platform.sensors.operating import if_red
@@ -84,7 +85,7 @@ def _convert(
     sample_ids = planned_partitions(context)
     remaining = set(sample_ids)
     sources = latest_observations(context.instance, dataset.observed, sample_ids)
-    force = context.run.tags.get(FORCE_TAG) == "true"
+    force = has_tag(context.run, FORCE_TAG)
     settings = stores.settings(dataset.store, dataset.settings)
     if settings != dataset.settings:
         context.log.warning(

@@ -71,9 +71,14 @@ def is_run_of(run: dg.DagsterRun, location: str | None, repository: dg.Repositor
     return repository.has_job(run.job_name)
 
 
+def has_tag(run: dg.DagsterRun, tag: str) -> bool:
+    """Whether a run has a tag, with another value than false, none or 0, as Dagster reads its own."""
+    return get_boolean_tag_value(run.tags.get(tag), default_value=False)
+
+
 def will_be_retried(run: dg.DagsterRun) -> bool:
     """Whether Dagster starts a failed run once more."""
-    return get_boolean_tag_value(run.tags.get(WILL_RETRY_TAG), default_value=False)
+    return has_tag(run, WILL_RETRY_TAG)
 
 
 def reason_of_failure(instance: dg.DagsterInstance, run: dg.DagsterRun) -> str:

@@ -381,7 +381,7 @@ def test_a_damaged_group_fails_no_other_sample_and_is_repaired_by_force(filled: 
     assert not check.passed
     assert "To repair: convert run_1, run_2 again in a run with the tag zarr_core/force = true" in check.description
 
-    assert filled.run("convert", "run_1", "run_4", tags={"zarr_core/force": "true"}).success
+    assert filled.run("convert", "run_1", "run_4", tags={"zarr_core/force": "True"}).success
     assert (shard.read_bytes(), document.read_bytes()) == whole
     assert "image/svg" in filled.materialization("zarr_samples", "run_1").metadata["picture"].value
     assert filled.run("refresh").success
