@@ -6,6 +6,7 @@ import hashlib
 import io
 import json
 import pickle
+import shutil
 import tarfile
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -20,6 +21,7 @@ from hypothesis import strategies as st
 from tests.helpers.arrays import assert_equal
 from tests.helpers.examples import SAMPLE_NAMES, examples
 from tests.helpers.faults import Kill, is_killed
+from tests.helpers.published_store import make_samples, write_published_store
 from zarr_core import ZarrChunkReader, export_webdataset, write_sample
 from zarr_core.__main__ import main
 from zarr_core.errors import StoreError, UnknownFieldError, ZarrCoreError
@@ -156,6 +158,16 @@ def test_the_next_export_deletes_what_a_killed_one_left(store: Path, tmp_path: P
     assert [path for path in (tmp_path / "out").iterdir() if path.suffix == ".tmp"]
     export_webdataset(store, tmp_path / "out")
     assert {path.name for path in (tmp_path / "out").iterdir()} == {"000000.tar", "index.json"}
+
+
+def test_samples_that_another_program_wrote_are_exported_again(tmp_path: Path) -> None:
+    for seed in (0, 1):  # the same paths with other content
+        samples = make_samples(seed=seed)
+        shutil.rmtree(tmp_path / "store", ignore_errors=True)
+        write_published_store(tmp_path / "store", samples)
+        export_webdataset(tmp_path / "store", tmp_path / "out", shards=2)
+        for (sample_id, _), fields in items(tmp_path / "out").items():
+            np.testing.assert_array_equal(fields["surface_velocity"], samples[sample_id]["surface_velocity"])
 
 
 def test_other_exports_are_never_mixed(store: Path, tmp_path: Path) -> None:

@@ -150,7 +150,9 @@ def export_webdataset(
         plan=_digest([plan.inputs for plan in plans]),
         planned=count,
     )
-    index = replace(index, shards=_finished(target, index, plans, check))
+    finished = _finished(target, index, plans, check)
+    if all(manifest.samples[sample_id].is_ours for sample_id in chosen):  # other paths of groups do not name content
+        index = replace(index, shards=finished)
     target.write(INDEX, [index.to_json()])
     waiting = [plan for plan in plans if plan.name not in index.shards]
     try:
