@@ -52,7 +52,7 @@ def test_what_a_store_holds(store: Path) -> None:
     assert manifest["contentUrl"] == "s3://bucket/store/generations/00000003.json"
     data = (store / "generations" / "00000003.json").read_bytes()
     assert manifest["sha256"] == hashlib.sha256(data).hexdigest()
-    assert [one["includes"] for one in objects] == ["samples/**/surface/**"]
+    assert [one["includes"] for one in objects] == ["**/surface/**"]
     surface, splits, samples = document["recordSet"]
     keys = ("@id", "dataType", "arrayShape", "unitText", "description")
     assert [tuple(map(field.get, keys)) for field in surface["field"]] == [
@@ -65,6 +65,12 @@ def test_what_a_store_holds(store: Path) -> None:
     latest = croissant_document(store)["recordSet"][-1]["data"]
     assert [row["samples/id"] for row in latest if not row["samples/split"]] == ["case/3"]
     assert all((store / row["samples/group"] / "zarr.json").exists() for row in latest)
+
+
+def test_files_of_packed_samples(tmp_path: Path) -> None:
+    write_sample(tmp_path, "case", {"surface_position": np.zeros((9, 3))}, layout="packed")
+    *_, objects = croissant_document(tmp_path)["distribution"]
+    assert [path.suffix for path in tmp_path.glob(objects["includes"])] == [".zip"]
 
 
 def test_a_commit_meanwhile_does_not_mix_generations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

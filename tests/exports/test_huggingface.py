@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -63,6 +64,18 @@ def test_every_sample_is_in_a_split(store: Path, tmp_path: Path, capsys: pytest.
 def test_a_store_without_splits_is_the_split_train(store: Path, tmp_path: Path) -> None:
     write_sample(tmp_path / "plain", "a", {"surface_position": np.random.rand(5, 3)})
     assert export_huggingface(tmp_path / "plain", tmp_path / "hub") == {"train": 1}
+
+
+def test_shards_that_this_export_lacks_are_refused(store: Path, matrix: WideMatrix, tmp_path: Path) -> None:
+    hub = tmp_path / "hub"
+    export_huggingface(store, hub)
+    write_sample(store, "case/2", {"surface_position": np.ones((9, 3)), "surface_pressure": np.ones(9)}, split="val")
+    with pytest.raises(StoreError, match="holds data/test of an earlier export, .*; delete data/test"):
+        export_huggingface(store, hub)
+    shutil.rmtree(hub / "data/test")
+    assert export_huggingface(store, hub) == {"train": 2, "val": 1, "others": 1}
+    with pytest.raises(StoreError, match="of an earlier export"):
+        export_huggingface(matrix.url, hub)
 
 
 @pytest.mark.parametrize("splits", [True, False])

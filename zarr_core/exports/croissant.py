@@ -183,7 +183,10 @@ def _manifest(storage: Storage, generation: int, where: str) -> dict[str, Any]:
 def _points(info: StoreInfo, manifest: StoreManifest) -> tuple[Records, Records]:
     """The objects and the record sets of a point store: the fields by domain, the splits, and the samples."""
     about = "The Zarr arrays of the fields of this domain. Each chunk ends with its crc32c."
-    objects = [_zarr_objects(domain, about, [f"samples/**/{domain}/**"]) for domain in manifest.domains]
+    objects = []
+    for domain in manifest.domains:
+        places = {"samples/**/*.zip" if entry.head else f"**/{domain}/**" for entry in manifest.samples.values()}
+        objects.append(_zarr_objects(domain, about, sorted(places)))
     domains: dict[str, Records] = {}
     for field, column in info.fields.items():
         path = manifest.fields[field].array_name

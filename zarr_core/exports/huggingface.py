@@ -20,6 +20,7 @@ import yaml
 
 from zarr_core.errors import StoreError, ZarrCoreError
 from zarr_core.exports.matrix import MatrixRows, export_parquet
+from zarr_core.exports.shard_index import INDEX
 from zarr_core.exports.webdataset import export_webdataset
 from zarr_core.matrix import WideMatrix
 from zarr_core.points.store.head import load_manifest
@@ -98,6 +99,7 @@ def export_huggingface(
         info = replace(info, fields={name: one for name, one in info.fields.items() if name in fields})
     data: dict[str, Any] = {}
     if info.kind == "matrix":
+        _check_shards(target, ())
         rows = MatrixRows(WideMatrix.open(store_root, generation), fields)
         _export_tables(rows, target, local_path(out), progress)
         data["configs"] = [_config(name, {"train": f"data/{name}.parquet"}) for name in ("samples", "features")]
@@ -106,6 +108,7 @@ def export_huggingface(
     else:
         manifest = load_manifest(store_root, generation)
         splits = _samples_of_splits(manifest)
+        _check_shards(target, splits)
         for split, sample_ids in splits.items():
             export_webdataset(
                 store_root,
@@ -157,6 +160,14 @@ def _check_card(target: Storage) -> None:
         head = target.read(CARD).decode(errors="replace").split("---")
         if len(head) < 3 or head[0].strip() or f"- {_TAG}\n" not in head[1]:
             raise StoreError(f"{target.url} holds a {CARD} that no export has written; use another folder")
+
+
+def _check_shards(target: Storage, splits: Collection[str]) -> None:
+    """Raise StoreError for shards of a split that is no longer exported: an upload would take them along."""
+    for name in target.list("data"):
+        folder = name.removesuffix(f"/{INDEX}")
+        if folder != name and folder.removeprefix("data/") not in splits:
+            raise StoreError(f"{target.url} holds {folder} of an earlier export, which this one lacks; delete {folder}")
 
 
 def _samples_of_splits(manifest: StoreManifest) -> dict[str, list[str]]:
