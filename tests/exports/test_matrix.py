@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -227,6 +228,23 @@ def test_the_next_export_deletes_what_a_killed_one_left(
     assert [path for path in out.iterdir() if path.suffix == ".tmp"]
     export(MatrixRows(matrix), out)
     assert not [path for path in out.iterdir() if path.suffix == ".tmp"]
+
+
+@pytest.mark.parametrize("export", [export_npy, export_parquet])
+def test_a_failed_export_leaves_no_cells_under_names_of_others(
+    matrix: WideMatrix, tmp_path: Path, export: Callable[..., Path]
+) -> None:
+    out = export(MatrixRows(matrix, feature_ids=FEATURES[:5]), tmp_path / "out")
+    shutil.rmtree(tmp_path / "matrix" / "coverage.zarr" / "c")
+    with pytest.raises(CorruptChunkError):
+        export(MatrixRows(WideMatrix.open(matrix.url), feature_ids=FEATURES[5:10]), out)
+    if export is export_parquet:
+        pq = pytest.importorskip("pyarrow.parquet", reason="needs the extra exports")
+        assert pq.read_table(out / "features.parquet")["feature"].to_pylist() == FEATURES[:5]
+    else:
+        cells = matrix.read(matrix.sample_ids, (out / "features.txt").read_text().split(), "beta")
+        np.testing.assert_array_equal(np.load(out / "beta.npy"), cells)
+        assert not (out / "coverage.npy").exists()
 
 
 def test_integer_features(tmp_path: Path) -> None:

@@ -170,16 +170,16 @@ def export_npy(rows: MatrixRows, out: str | os.PathLike[str], *, progress: bool 
         if not metadata:
             (folder / "metadata.parquet").unlink(missing_ok=True)
         if not all(_has_names(folder / name, ids) for name, ids in names.items()):
-            for table in folder.glob("*.npy"):  # of an earlier export, except those that are written again
-                if table.stem not in rows.values and description(table).exists():
+            for table in folder.glob("*.npy"):  # of an earlier export
+                if description(table).exists():
                     table.unlink()
                     description(table).unlink()
+    for name, ids in names.items():  # before the tables: an export that fails leaves none under names of others
+        with new_file(folder / name) as path, path.open("wb") as file:
+            file.writelines(_lines(ids))
     for value in tqdm(rows.values, unit="table", desc="export", disable=not progress):
         dataset = MatrixDataset(rows.matrix, rows.sample_ids, rows.feature_ids, value=value)
         dataset.to_memmap(folder / f"{value}.npy")
-    for name, ids in names.items():
-        with new_file(folder / name) as path, path.open("wb") as file:
-            file.writelines(_lines(ids))
     if metadata:
         import pyarrow as pa
         import pyarrow.parquet as pq
@@ -238,13 +238,14 @@ def export_parquet(rows: MatrixRows, out: str | os.PathLike[str], *, progress: b
     described |= rows.metadata({*described, *lists})
     kinds = {name: column.type for name, column in described.items()} | lists
     schema = pa.schema(kinds.items(), {"zarr_core": json.dumps(rows.origin)})
-    with new_file(folder / "features.parquet") as path:
-        pq.write_table(pa.table({"feature": pa.array(rows.features)}), path)
-    with new_file(folder / "samples.parquet") as path, pq.ParquetWriter(path, schema, use_dictionary=False) as writer:
-        for block in rows.blocks(progress):
-            columns = [column[block] for column in described.values()]
-            for value, kind in lists.items():
-                cells = pa.array(rows.read(block, value).reshape(-1))
-                columns.append(pa.FixedSizeListArray.from_arrays(cells, type=kind))
-            writer.write_batch(pa.record_batch(columns, schema=schema))
+    # Both files appear at the end: an export that fails leaves none beside cells of others.
+    with new_file(folder / "features.parquet") as names, new_file(folder / "samples.parquet") as path:
+        pq.write_table(pa.table({"feature": pa.array(rows.features)}), names)
+        with pq.ParquetWriter(path, schema, use_dictionary=False) as writer:
+            for block in rows.blocks(progress):
+                columns = [column[block] for column in described.values()]
+                for value, kind in lists.items():
+                    cells = pa.array(rows.read(block, value).reshape(-1))
+                    columns.append(pa.FixedSizeListArray.from_arrays(cells, type=kind))
+                writer.write_batch(pa.record_batch(columns, schema=schema))
     return folder
