@@ -36,7 +36,11 @@ class Hdf5File(ArrayFile):
                 told = " and ".join(f"{each} {value.ravel()[0]}" for each, value in packed.items())
                 note("attributes that tell how numbers were packed are not applied", f"{name}: {told}")
             for marker in markers:
-                if marker.dtype.kind in "fiu" and (missing := np.count_nonzero(np.isin(values, marker))):
+                if marker.dtype.kind not in "fiu":
+                    continue
+                if values.dtype.kind == "f":  # 1e20 of float32 is not that of float64
+                    marker = marker.astype(values.dtype)
+                if missing := np.count_nonzero(np.isin(values, marker)):
                     raise ValueError(
                         f"{name}: {missing:,} values are missing: they equal {marker.ravel()[0]}, its marker"
                     )

@@ -117,7 +117,11 @@ def _normals(block: Any, at_cells: bool) -> np.ndarray:
         Consistency=False,
         AutoOrientNormals=False,
     )
-    normals = numpy_of((surface.GetCellData() if at_cells else surface.GetPointData()).GetArray("Normals"))
+    array = (surface.GetCellData() if at_cells else surface.GetPointData()).GetArray("Normals")
+    # The filter cuts strips into triangles.
+    if array is None or (at_cells and array.GetNumberOfTuples() != block.GetNumberOfCells()):
+        raise ValueError("has no normals: its cells are not polygons")
+    normals = numpy_of(array)
     normals[np.abs(normals) < _NOISE] = 0
     return normals
 
@@ -162,6 +166,8 @@ def _centres(block: Any) -> np.ndarray:
 def _centres_of_vtk(block: Any) -> np.ndarray:
     from vtkmodules.vtkFiltersCore import vtkCellCenters
 
+    if not block.GetNumberOfCells():
+        raise ValueError("has no cells; `at: points` takes its points")
     centres = numpy_of(output_of(vtkCellCenters(), _bare(block), VertexCells=False).GetPoints().GetData())
     if len(centres) != block.GetNumberOfCells():
         raise ValueError("contains empty cells, which have no centre")
