@@ -345,3 +345,14 @@ def test_a_file_is_no_folder_of_samples(capsys: pytest.CaptureFixture[str]) -> N
 )
 def test_names_of_fields(name: str, field: str) -> None:
     assert field_of(name) == field
+
+
+def test_normals_are_not_proposed_for_a_cloud_of_points(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("vtkmodules", reason="the extra vtk is not installed")
+    for number in (1, 2):
+        mesh = surface()
+        mesh.GetCellData().Initialize()
+        mesh.SetVerts(mesh.GetPolys())
+        mesh.SetPolys(None)
+        write_vtk(mesh, tmp_path / f"run_{number}" / "surface.vtp")
+    assert inspected(tmp_path, capsys)["fields"] == ["surface_position", "surface_temperature"]

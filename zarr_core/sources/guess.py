@@ -180,7 +180,7 @@ def _mesh(pattern: str, contents: Contents) -> dict[str, Any]:
     mesh: dict[str, Any] = {"file": pattern, "at": at, "fields": fields}
     computed = ("normals", "area") if has_cells else ("normals",)
     absent = [name for name in computed if name not in fields]
-    if absent and domain_of(pattern, contents) != "volume":
+    if absent and contents.dimension == 2:
         mesh["compute"] = absent
     return mesh
 

@@ -12,9 +12,13 @@ from tests.helpers.solver_files import polyhedra, volume, write_vtk
 from zarr_core.convert import convert
 from zarr_core.sources import SourceDescription
 from zarr_core.sources.arrays import ArrayChoice
+from zarr_core.sources.formats import peek
+from zarr_core.sources.formats.files import SourceFile
 from zarr_core.sources.formats.vtk import VtkMesh, read_mesh
 from zarr_core.sources.formats.vtk_geometry import SIZES
 from zarr_core.sources.left_out import collected_notes
+from zarr_core.sources.sample import FileInfo
+from zarr_core.storage import Storage
 
 pytest.importorskip("vtkmodules", reason="the extra vtk is not installed")
 
@@ -151,6 +155,31 @@ def odd_surface() -> Any:
     mesh.SetLines(cells([0, 1]))
     mesh.SetPolys(cells([0, 1, 2], [0, 1, 3], [0, 0, 1], [0, 1, 4, 2], [0, 1, 3, 1]))
     return mesh
+
+
+@pytest.mark.parametrize("suffix", [".vtp", ".vtk"])
+def test_a_mesh_without_faces_has_no_normals(tmp_path: Path, suffix: str) -> None:
+    """Such as a cloud of points, often written with a vertex per point. A strip has several faces."""
+    for name in ("points", "vertices", "strips"):
+        mesh = odd_surface()
+        strips = mesh.GetLines()
+        strips.Reset()
+        mesh.SetPolys(None)
+        mesh.SetLines(None)
+        if name == "strips":
+            strips.InsertNextCell(4, [0, 1, 2, 4])
+            mesh.SetStrips(strips)
+        if name != "vertices":
+            mesh.SetVerts(None)
+        path = write_vtk(mesh, tmp_path / f"{name}{suffix}")
+        contents = peek(SourceFile(Storage(str(tmp_path)), "", FileInfo(path.name, path.stat().st_size, "")))
+        assert contents.dimension == (2 if name == "strips" else 0)
+        for at in ("cells", "points") if name != "strips" else ("cells",):
+            choice = ArrayChoice.model_validate({"compute": "normals", "at": at})
+            with pytest.raises(ValueError, match="has no normals: its cells are not polygons"):
+                read_mesh(path, suffix, [choice]).values(choice)
+    with pytest.raises(ValueError, match="has no cells; `at: points` takes its points"):
+        read_mesh(tmp_path / f"points{suffix}", suffix, [CENTRES]).values(CENTRES)
 
 
 FLAT = "cells of fewer dimensions than the others became points as well"

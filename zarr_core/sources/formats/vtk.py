@@ -24,6 +24,7 @@ from zarr_core.sources.formats.files import SourceFile
 from zarr_core.sources.formats.vtk_geometry import (
     check_cells,
     computed,
+    dimension_of,
     note_flat_cells,
     numpy_of,
     real_dtype,
@@ -242,9 +243,7 @@ class VtkMesh:
             cells += part.block.GetNumberOfCells()
             for array in (*part.found("cells"), *part.found("points")):
                 found[array.at, array.name] = array
-        first = parts[0].block
-        dimension = 2 if first.IsA("vtkPolyData") else int(first.GetCell(0).GetCellDimension()) if cells else 0
-        return Contents(tuple(found.values()), points, cells, self._names, dimension)
+        return Contents(tuple(found.values()), points, cells, self._names, dimension_of(parts[0].block))
 
     def mesh(self, choice: ArrayChoice) -> Mesh:
         points, types = [], []

@@ -72,15 +72,21 @@ def note_flat_cells(blocks: Iterable[Any], choice: ArrayChoice, values: np.ndarr
             note("degenerate cells became points with normal or area 0", f"{without:,} of {len(values):,} cells")
 
 
+def dimension_of(block: Any) -> int:
+    """The highest dimension of the cells of a mesh; 0 without cells."""
+    return int(np.flatnonzero(_count_by_dimension(block)).max(initial=0))
+
+
 def _count_by_dimension(block: Any) -> np.ndarray:
     """Number of cells with 0, 1, 2 and 3 dimensions."""
     if block.IsA("vtkPolyData"):
         faces = block.GetNumberOfPolys() + block.GetNumberOfStrips()
         return np.array([block.GetNumberOfVerts(), block.GetNumberOfLines(), faces, 0])
-    if not block.IsA("vtkUnstructuredGrid") or not block.GetNumberOfCells():
-        cells = block.GetNumberOfCells()
-        return np.array([0, 0, 0, cells])
     counts = np.zeros(4, np.int64)
+    cells = block.GetNumberOfCells()
+    if not block.IsA("vtkUnstructuredGrid") or not cells:
+        counts[block.GetCell(0).GetCellDimension() if cells else 0] = cells
+        return counts
     types = np.bincount(numpy_of(block.GetCellTypes()).ravel())
     for kind in np.flatnonzero(types):
         counts[_dimension(int(kind))] += types[kind]

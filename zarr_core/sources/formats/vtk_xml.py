@@ -12,6 +12,7 @@ import math
 import shutil
 import tempfile
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Literal
@@ -92,7 +93,7 @@ class Elements:
         self.sections: dict[str, tuple[int, int]] = {}
         self.end_of_piece = 0
         self._components: dict[tuple[str, str], int] = {}
-        self._is_surface = True
+        self._cells: Counter[str] = Counter()
         self._is_complete = True
 
     def add(self, pieces: Iterable[bytes], most: float = MAX_XML_BYTES) -> None:
@@ -104,7 +105,8 @@ class Elements:
     def contents(self, patches: tuple[str, ...] = ()) -> Contents:
         """Names and sizes of the arrays and of the mesh, which has these parts."""
         arrays = tuple(FoundArray(name, at, n, self.rows[at]) for (at, name), n in self._components.items())
-        dimension = 2 if self._is_surface else 0
+        has_faces = self._cells["Polys"] or self._cells["Strips"]
+        dimension = 2 if has_faces and not self._cells["Cells"] else 0
         return Contents(arrays, self.rows["points"], self.rows["cells"], patches, dimension, self._is_complete)
 
     def _start(self, name: str, attributes: dict[str, str]) -> None:
@@ -112,12 +114,12 @@ class Elements:
             raise EnoughError
         if name == "VTKFile":
             self.root = attributes
-            self._is_surface &= attributes.get("type") == "PolyData"
         elif name == "Piece":
             self.n_pieces += 1
             self.rows["points"] += int(attributes.get("NumberOfPoints", 0))
             for kind in ("Cells", "Verts", "Lines", "Strips", "Polys"):
-                self.rows["cells"] += int(attributes.get(f"NumberOf{kind}", 0))
+                self._cells[kind] += int(attributes.get(f"NumberOf{kind}", 0))
+            self.rows["cells"] = self._cells.total()
         elif name in _ARRAYS_OF:
             self._at, self._begin = _ARRAYS_OF[name], self._parser.CurrentByteIndex
         elif name in ("DataArray", "Array") and self._at:
