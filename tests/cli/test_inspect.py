@@ -347,6 +347,18 @@ def test_names_of_fields(name: str, field: str) -> None:
     assert field_of(name) == field
 
 
+def test_an_array_of_positions_in_a_mesh_is_no_second_position(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("vtkmodules", reason="the extra vtk is not installed")
+    for number in (1, 2):
+        mesh = surface()
+        mesh.GetPointData().GetArray("T").SetName("Position")
+        mesh.GetCellData().Initialize()
+        write_vtk(mesh, tmp_path / f"run_{number}" / "surface.vtp")
+    assert inspected(tmp_path, capsys)["fields"] == ["surface_position", "surface_normals"]
+
+
 def test_normals_are_not_proposed_for_a_cloud_of_points(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("vtkmodules", reason="the extra vtk is not installed")
     for number in (1, 2):

@@ -199,7 +199,7 @@ def _fields(arrays: Iterable[FoundArray], at: str) -> dict[str, Any]:
         field = field_of(re.sub(r"[xX](?=$|[^a-z]|avg|mean)", "", name, count=1) if is_vector else name)
         if field in fields or field == POSITION:
             field = _plain(name)
-        if field not in fields and field[:1].isalpha():
+        if field not in (*fields, POSITION) and field[:1].isalpha():
             fields[field] = components if is_vector else name
     return fields
 
