@@ -103,6 +103,8 @@ def parse_table(data: bytes, *, latest: bool = False) -> dict[str, float | str]:
     header = comments[-1].lstrip("#") if is_header else rows.pop(0) if rows else ""
     if not rows or (len(rows) > 1 and not latest):
         raise ValueError(f"has {len(rows)} rows below its header, expected one")
+    if ";" in header and "," not in header:
+        raise ValueError("has semicolons between its columns; write commas between them, and points in numbers")
     names, values = (
         [cell.strip() for cell in next(csv.reader([line]))] if "," in header else line.split()
         for line in (header, rows[-1])

@@ -304,6 +304,7 @@ def test_a_dataset_without_chunks_that_claims_any_size_is_refused(hdf5: Path, tm
         ("force_1.csv", "Cd,Cd\n0.3,0.4\n", "has different values in two columns 'Cd'"),
         ("force_1.csv", "Cd,Cl\n0.3,-0.1\n0.4,0.1\n", "has 2 rows below its header, expected one"),
         ("force_1.csv", "Cd,Cl\n0.3\n", "has 2 columns in its header and 1 in its row"),
+        ("force_1.csv", "Cd;Cl\n0,3;-0,1\n", "has semicolons between its columns; write commas"),
         ("force_1.csv", "Cd,Cl\ninf,1\n", "'Cd' is inf"),
         ("force_1.csv", "", "has 0 rows"),
         ("force_1.csv", "L\n3\n", "'L' has another value in another file"),
