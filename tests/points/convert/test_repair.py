@@ -7,6 +7,7 @@ import shutil
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -61,6 +62,19 @@ def test_force_repairs_what_differs_and_touches_nothing_else(tmp_path: Path, sou
     assert objects(store) == whole, "no new generation either"
     changed = {path for path, time in times.items() if path.stat().st_mtime_ns != time}
     assert {path for path in changed if path.suffix != ".lock"} == {shard}
+
+
+@pytest.mark.parametrize(("layout", "other"), [("directory", "packed"), ("packed", "directory")])
+def test_force_gives_a_copy_with_another_layout_that_of_its_settings(
+    tmp_path: Path, source: Path, layout: Any, other: Any
+) -> None:
+    store, copy = tmp_path / "store", tmp_path / "copy"
+    convert("ahmedml", store, root=source, layout=layout, **SETTINGS)
+    stage_store(store, copy, layout=other)
+    report = convert("ahmedml", copy, root=source, force=True, sample_ids=["run_2"])
+    assert report.ok
+    assert report.manifest.samples["run_2"] == load_manifest(store).samples["run_2"]
+    assert verify_store(str(copy), source=str(source)).ok
 
 
 def test_force_converts_again_a_group_that_no_manifest_names(tmp_path: Path, source: Path) -> None:

@@ -174,7 +174,10 @@ def _step(job: ConversionJob, sample: SourceSample) -> ConversionResult | Task:
     # It has both if it was refused after its files had changed under the same version.
     retried = is_current and refusal is not None and request.retry_quarantined
     if request.force or retried:
-        return sample, Repair(entry.relpath, entry.head) if entry is not None and is_current else Repair()
+        # A staged copy may have it in another layout: a group that no conversion repairs.
+        if entry is not None and is_current and (entry.head > 0) == job.writer.settings.is_packed:
+            return sample, Repair(entry.relpath, entry.head)
+        return sample, Repair()
     if is_current and refusal is None:
         return ConversionResult(sample_id, "up to date")
     if refusal is None or request.retry_quarantined:
