@@ -68,11 +68,13 @@ def planned_partitions(context: dg.AssetExecutionContext) -> list[str]:
     """Partitions of the asset that the run was created for, in natural order.
 
     ``context.partition_keys`` are those in the run's range now. Sensors add, delete and move partitions while a run is
-    queued; the range then names other partitions, or none.
+    queued; the range then names other partitions, or none. Raises Failure if the run was created for none.
     """
     events = context.instance.all_logs(context.run.run_id, of_type=dg.DagsterEventType.ASSET_MATERIALIZATION_PLANNED)
     planned = [event.dagster_event for event in events if event.dagster_event]
     found = {event.partition for event in planned if event.asset_key == context.asset_key and event.partition}
+    if not found:
+        raise dg.Failure("the run was started without partitions: choose which to materialize", allow_retries=False)
     return sorted(found, key=natural_order)
 
 

@@ -82,6 +82,14 @@ def test_the_whole_chain(trial: MatrixTrial) -> None:
     assert trial.materialization("quality_report").metadata["missing_share"].value == round(missing / 300, 4)
 
 
+def test_a_run_without_partitions_says_so_and_creates_no_matrix(trial: MatrixTrial) -> None:
+    trial.write("b0")
+    (failed,) = trial.run("load").get_step_failure_events()  # nothing is registered yet, or Dagster itself refuses it
+    assert failed.step_failure_data.user_failure_data is not None
+    assert "without partitions" in (failed.step_failure_data.user_failure_data.description or "")
+    assert not Path(trial.dataset.matrix).exists()
+
+
 @pytest.mark.usefixtures("nothing_drawn")
 def test_a_bad_batch_fails_alone_and_is_loaded_when_it_is_repaired(trial: MatrixTrial) -> None:
     for batch_id in ("b0", "b2"):
