@@ -368,3 +368,16 @@ def test_normals_are_not_proposed_for_a_cloud_of_points(tmp_path: Path, capsys: 
         mesh.SetPolys(None)
         write_vtk(mesh, tmp_path / f"run_{number}" / "surface.vtp")
     assert inspected(tmp_path, capsys)["fields"] == ["surface_position", "surface_temperature"]
+
+
+def test_a_case_lies_in_a_folder_beside_arrays(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A domain of the case's mesh has no second positions."""
+    pytest.importorskip("vtkmodules", reason="the extra vtk is not installed")
+    for number in (1, 2):
+        write_case(tmp_path / f"run_{number}" / "case", {"10": 2.0})
+        points = np.ones((4, 3), np.float32)
+        np.savez(tmp_path / f"run_{number}" / "probes.npz", volume_points=points)
+    assert inspected(tmp_path, capsys, "--write", str(tmp_path / "cases.yaml"))["samples"] == 2
+    written = (tmp_path / "cases.yaml").read_text()
+    assert "left out: a mesh has the points of their domain" in written
+    assert {mesh["file"] for mesh in yaml.safe_load(written)["meshes"].values()} == {"case/"}

@@ -97,6 +97,11 @@ def describe(files: Mapping[str, Contents | None], patches: Iterable[str] = ()) 
                 arrays.append(_Array(each.name, pattern, {"file": pattern, "array": each.name}, each.rows))
     entries = _entries_of(arrays, odd)
     _drop_files(entries, bool(meshes), odd)
+    doubled = [attribute for attribute in entries if attribute.partition("_")[0] in meshes]
+    for attribute in doubled:
+        del entries[attribute]
+    if doubled:
+        odd.append(f"{', '.join(doubled)} left out: a mesh has the points of their domain")
     _drop_domains_without_position(entries, odd)
     described = {"files": entries, "meshes": meshes}
     return {key: value for key, value in described.items() if value}, odd
@@ -294,8 +299,8 @@ def _alike_folders(paths: list[str], depth: int) -> tuple[list[str], tuple[str, 
 
 def _general(name: str, folder: str) -> str:
     """A file's name with ``*`` for a number that its folder's name contains."""
-    if name == CASE:
-        return "./"
+    if name.endswith(CASE):
+        name = name.removesuffix(CASE) or "./"
     for number in sorted(re.findall(r"\d+", folder), key=len, reverse=True):
         name = re.sub(rf"(?<!\d){number}(?!\d)", "*", name)
     return name

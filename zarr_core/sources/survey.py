@@ -242,8 +242,9 @@ class _Guess:
         scalars = [] if is_flat else scalar_patterns(set(visible).difference(files), folders)
         name = re.sub(r"\W+", "_", self.storage.url.rstrip("/").rpartition("/")[2])
         document: dict[str, Any] = {"name": name or "dataset", "samples": samples}
-        placeholder = {"volume_position": {"file": patterns[0], "array": "x"}}
-        whole = document | {"files": placeholder, "parameters": [*patterns[1:], *scalars]}
+        placeholders = {f"volume_{i}": {"file": pattern, "array": "x"} for i, pattern in enumerate(patterns)}
+        placeholders["volume_position"] = placeholders["volume_0"]
+        whole = document | {"files": placeholders, "parameters": scalars}
         probe = SourceDescription.model_validate(whole)
         own = by_sample(probe, by_folder(self.paths))[0][folders[0]]
         document |= self._fields(folders[0], "" if is_flat else folders[0], patterns, own)
