@@ -37,13 +37,15 @@ def load_datasets(project: Path, declared: Path, shared: dg.Definitions) -> dg.D
     if not declared.is_dir():
         raise NotADirectoryError(f"{declared}: the folder of the declarations does not exist")
     validating = os.environ.get("DAGSTER_IS_DEFS_VALIDATION_CLI") == "1"
-    tree = dg.ComponentTree.from_module(_package(declared), project)
+    _package("", declared)  # files beside the declarations may name it
     loaded, replaced = [], set[str]()
     # With symbolic links, and without hidden folders: so Kubernetes mounts a ConfigMap.
     for file in sorted(glob.glob("**/defs.yaml", root_dir=declared, recursive=True)):
         folder = (declared / file).parent
         try:
-            dataset = tree.build_defs(folder)
+            # A tree each: Dagster reads every file of a tree before it builds any.
+            package = _package("".join(f".{part}" for part in folder.relative_to(declared).parts), folder)
+            dataset = dg.ComponentTree.from_module(package, project).build_defs(folder)
             # With those before it, whose names it may repeat.
             dg.Definitions.validate_loadable(dg.Definitions.merge(*loaded, dataset, shared))
         except Exception as error:  # whatever is wrong with this declaration
@@ -58,9 +60,9 @@ def load_datasets(project: Path, declared: Path, shared: dg.Definitions) -> dg.D
     return dg.Definitions.merge(*loaded, shared)
 
 
-def _package(folder: Path) -> ModuleType:
+def _package(name: str, folder: Path) -> ModuleType:
     """The folder as a package, which Dagster wants; not by its own name, that of another package perhaps."""
-    spec = ModuleSpec(f"{__package__}.declared", None, is_package=True)
+    spec = ModuleSpec(f"{__package__}.declared{name}", None, is_package=True)
     spec.submodule_search_locations = [str(folder)]
     package = module_from_spec(spec)
     sys.modules[spec.name] = package  # a declaration may name a component type in a file beside it: type: .file.Type

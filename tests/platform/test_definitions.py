@@ -175,6 +175,9 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
     custom = project.declare("sinks", *declaration("sinks", kind="sinks.yaml"))
     custom.with_name("sinks.yaml").write_text("name: sinks\nsamples: case_*\nfiles: {surface_position: xyz.pt}\n")
     project.declare("misspelt", *declaration("misspelt", chunk_pionts="4096"))
+    project.write("no_yaml", "type: [\n")
+    project.write("no_content", "# later\n")
+    project.write("teams", "type: zarr_core.platform.PointDatasett\n")
     for folder in ("teams/a/misspelt", "teams/b/misspelt", "teams/b_misspelt"):
         project.declare(folder, *declaration("misspelt", chunk_pionts="4096"))
     (block,) = re.findall(r"```yaml\n(.*?)```", (PROJECT / "docs" / "ui.md").read_text(), re.DOTALL)
@@ -230,7 +233,9 @@ def test_declarations_lie_in_the_folder_that_the_environment_names(
 
 def test_a_misspelt_declaration_does_not_stop_the_other_datasets(loaded: Mapping[str, Any], project: Project) -> None:
     path = project.folder / "assets" / "datasets" / "misspelt" / "defs.yaml"
+    assert {"wings/zarr_samples", "ahmed_rans/zarr_samples"} <= set(loaded["specs"])
     assert "misspelt/zarr_samples" not in loaded["specs"]
+    assert {"no_yaml_not_loaded", "no_content_not_loaded", "teams_not_loaded"} <= set(loaded["sensors"])
     description = loaded["specs"]["misspelt/not_loaded"]["description"]
     assert description.startswith("The declaration of this dataset cannot be loaded")
     failure = loaded["sensors"]["misspelt_not_loaded"]
