@@ -97,6 +97,7 @@ def test_the_tutorial_of_openfoam(folder: Path, capsys: pytest.CaptureFixture[st
         assert np.corrcoef(names["in_the_order_of_the_patch"], pressure)[0, 1] > 0.9
 
 
+@pytest.mark.slow
 def test_the_tutorial_of_a_watched_bucket(folder: Path, s3_root: str, capsys: pytest.CaptureFixture[str]) -> None:
     """On a store that holds what the watched bucket would; tests/examples/test_bucket.py runs the script."""
     store = f"{s3_root}/stores/wings"

@@ -63,10 +63,12 @@ def run(place: Path, code: str) -> None:
     assert done.returncode == 0, done.stdout[-1000:] + done.stderr[-2000:]
 
 
+@pytest.mark.slow
 def test_stores_are_read(place: Path) -> None:
     run(place, READ)
 
 
+@pytest.mark.slow
 def test_the_lines_of_the_recipe_read_batches(place: Path) -> None:
     (block,) = re.findall(r"```python\n(.*?)```", RECIPE.read_text(), re.DOTALL)
     code = block.replace("/data/ahmedml_store", "store").replace("4096", "16")

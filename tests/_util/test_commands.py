@@ -320,6 +320,7 @@ def test_every_module_that_prints_a_command_is_tested() -> None:
     assert typed == []
 
 
+@pytest.mark.slow
 def test_options_that_an_error_names_are_taken(place: Path) -> None:
     """Each follows the command that failed."""
     source = Source(place)

@@ -104,6 +104,7 @@ def test_in_worker_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ha
     assert convert("ahmedml", tmp_path / "store", root=source, chunk_points=32).ok
 
 
+@pytest.mark.slow
 def test_several_samples_of_a_pool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The process of one that is given up ends later, and takes no other sample with it."""
     source = write_source(tmp_path / "source", tuple(f"run_{number}" for number in range(6)), surface=5, volume=5)

@@ -222,6 +222,7 @@ def test_summaries(report: dict[str, Any]) -> None:
     assert "CPU" in text
 
 
+@pytest.mark.slow
 def test_error_bounds_are_compared_with_the_settings_of_the_store(tmp_path: Path) -> None:
     source = write_source(tmp_path / "source", ("run_1",), surface=4_000, volume=5_000)
     stored = {"volume_velocity": "float32"}
@@ -261,6 +262,7 @@ def test_figures_for_other_places(place: Path, report: dict[str, Any]) -> None:
         assert as_svg(figure).startswith("<svg")
 
 
+@pytest.mark.slow
 def test_command_line(place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     options = [
         "--zarr-root",
@@ -281,6 +283,7 @@ def test_command_line(place: Path, tmp_path: Path, capsys: pytest.CaptureFixture
     assert len(errors) == 3
 
 
+@pytest.mark.slow
 def test_differences_fail_and_are_on_the_page(place: Path, tmp_path: Path) -> None:
     write_source(tmp_path / "other", surface=200, volume=600, seed=9)
     store, output = str(place / "store"), tmp_path / "out"
@@ -298,12 +301,14 @@ def test_a_thin_copy_is_not_compared_with_the_whole_source(place: Path, tmp_path
         run_benchmark(str(place / "source"), str(tmp_path / "thin"), tmp_path / "report")
 
 
+@pytest.mark.slow
 def test_a_draw_of_more_points_than_there_are_is_named_by_those_that_there_are(place: Path, tmp_path: Path) -> None:
     found = run_benchmark(str(place / "source"), str(place / "store"), tmp_path, repeats=1, num_volume_points=100)
     assert found["reads"]["num_points"] == {"surface": 214, "volume": 100}
     assert "a sample of 214 surface + 100 volume points" in Wording(found).detail
 
 
+@pytest.mark.slow
 def test_a_store_of_another_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ids = ("run_1", "run_2")
     source = write_source(tmp_path / "source", ids)

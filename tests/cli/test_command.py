@@ -153,6 +153,7 @@ def test_one_thing_has_one_name() -> None:
         assert not text or len(set(options.values())) == 1, f"{text}: {options}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("verb", VERBS)
 def test_help_has_examples_that_are_valid(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert command.main([verb, "--help"]) == 0

@@ -52,6 +52,7 @@ def separate(batch: Any, way: str, sizes: dict[str, list[int]]) -> list[dict[str
     return items
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("given", ["config", "collate_fn"])
 def test_whole_samples_are_batches(root: Path, way: str, given: str) -> None:

@@ -320,6 +320,7 @@ def test_a_run_resumes_at_its_position(
             make(other, EpochBatchSampler.of(other, 5, seed=3)).load_state_dict(state)
 
 
+@pytest.mark.slow
 def test_the_cache_keeps_fetched_ranges(s3_root: str, tmp_path: Path) -> None:
     _, beta = write_matrix(s3_root)
     dataset = MatrixDataset(s3_root, cache_dir=tmp_path / "cache")
@@ -330,6 +331,7 @@ def test_the_cache_keeps_fetched_ranges(s3_root: str, tmp_path: Path) -> None:
     assert sum(counter.requests for counter in counters) == 0
 
 
+@pytest.mark.slow
 def test_a_recreated_matrix_is_not_taken_for_the_old_one(s3_root: str, tmp_path: Path) -> None:
     import s3fs
 

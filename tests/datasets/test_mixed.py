@@ -227,6 +227,7 @@ def test_parts_of_a_dataset_without_common_samples_are_drawn_as_before(roots: di
         assert torch.equal(mixed[index]["volume_pressure"], alone[index]["volume_pressure"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_run_resumes_in_the_middle_with_workers(mixed: MixedDataset, workers: int) -> None:
     options: dict[str, Any] = {"num_workers": workers}

@@ -62,6 +62,7 @@ def test_uv_gets_the_settings_of_pip(python: Path) -> None:
     }
 
 
+@pytest.mark.slow
 def test_pip_installs_what_uv_cannot(python: Path, tmp_path: Path) -> None:
     called = _uv(python, status=2)
     package = tmp_path / "example-1.0-py3-none-any.whl"
@@ -71,6 +72,7 @@ def test_pip_installs_what_uv_cannot(python: Path, tmp_path: Path) -> None:
     assert (tmp_path / "target" / "example.py").read_text() == "found = True\n"
 
 
+@pytest.mark.slow
 def test_an_installation_that_fails_with_both_fails(python: Path) -> None:
     _uv(python, status=2)
     with pytest.raises(subprocess.CalledProcessError):

@@ -26,6 +26,7 @@ def in_blocks(values: np.ndarray, rows: int) -> FieldMoments:
     return accumulator.result()
 
 
+@pytest.mark.slow
 @given(
     components=st.lists(COMPONENTS, min_size=1, max_size=3),
     n=st.sampled_from([1, 2, 7, 1000, 20_000]),

@@ -157,6 +157,7 @@ def test_the_bytes_are_those_of_the_page() -> None:
     assert packed[at:] == records + ends
 
 
+@pytest.mark.slow
 def test_archives_of_more_than_65535_entries() -> None:
     packed = pack(chunks(FIELDS[0], [1] * 70_000))
     with zipfile.ZipFile(io.BytesIO(packed)) as archive:

@@ -55,6 +55,7 @@ def test_every_order_of_a_few_is_equally_likely(size: int) -> None:
     assert chisquare([seen[order] for order in orders]).pvalue > 1e-3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [37, 64, 1000])
 def test_every_index_is_equally_likely_at_every_place_and_after_every_other(size: int) -> None:
     from scipy.stats import chisquare

@@ -29,6 +29,7 @@ def flat(batches: Any) -> list[int]:
     return list(itertools.chain.from_iterable(batches))
 
 
+@pytest.mark.slow
 @given(weights=some_weights, seed=st.integers(-(2**63), 2**64 - 1), epoch=st.integers(-3, 2**40))
 @settings(max_examples=examples(300))
 def test_a_sample_occurs_as_often_as_its_share_says(weights: list[float], seed: int, epoch: int) -> None:
@@ -81,6 +82,7 @@ def test_classes_occur_equally_often(labels: list[str], epoch: int) -> None:
         assert alike.max() - alike.min() <= 1
 
 
+@pytest.mark.slow
 @given(
     weights=some_weights,
     part=st.integers(1, 4),

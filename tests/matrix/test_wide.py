@@ -214,6 +214,7 @@ def test_invalid_matrices_are_not_created(tmp_path: Path, features: Any, options
     assert Storage(tmp_path).list() == {}
 
 
+@pytest.mark.slow
 def test_an_open_matrix_sees_one_generation(any_root: str) -> None:
     writer = WideMatrix.create(any_root, FEATURES, {"beta": "float32"}, **SMALL)
     append(writer, "a", 2)

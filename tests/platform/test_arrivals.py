@@ -72,6 +72,7 @@ def test_an_arrival_lists_its_source_three_times(published: Trial, listings: Lis
     assert list(load_manifest(published.dataset.store).samples) == ["run_1", "run_2"]
 
 
+@pytest.mark.slow
 def test_each_run_lists_the_source_anew(published: Trial, listings: Listings) -> None:
     for _ in range(2):
         assert published.run("look").success
@@ -82,6 +83,7 @@ def test_each_run_lists_the_source_anew(published: Trial, listings: Listings) ->
         assert listings.new() == 1, "a check by itself"
 
 
+@pytest.mark.slow
 def test_a_check_sees_no_sample_that_changed_after_the_listing(
     published: Trial, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -99,6 +101,7 @@ def test_a_check_sees_no_sample_that_changed_after_the_listing(
     assert checks["equivalence"].description == "no sample whose source is as it was at its conversion"
 
 
+@pytest.mark.slow
 def test_a_tick_asks_for_the_same_versions_once(published: Trial, monkeypatch: pytest.MonkeyPatch) -> None:
     watcher = Watcher(published)
     watcher.settle()

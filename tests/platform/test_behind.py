@@ -86,6 +86,7 @@ def test_changed_samples_of_a_cancelled_backfill_are_named(published: Trial) -> 
     assert not is_late(trial)
 
 
+@pytest.mark.slow
 def test_the_sensor_reports_them_although_nothing_is_published(published: Trial) -> None:
     watcher = Watcher(published)
     watcher.settle()
@@ -100,6 +101,7 @@ def test_the_sensor_reports_them_although_nothing_is_published(published: Trial)
     assert not [event for event in watcher.tick().asset_events if isinstance(event, dg.AssetCheckEvaluation)]
 
 
+@pytest.mark.slow
 def test_the_sensor_leaves_checks_to_a_run_that_is_about_to_evaluate_them(published: Trial) -> None:
     """The UI would show none: the sensor's would be the latest, and older than what the run materializes."""
     watcher = Watcher(published)
@@ -225,6 +227,7 @@ def test_a_matrix_that_was_removed_is_noticed(tmp_path: Path, instance: dg.Dagst
     assert lost() == set(), "all its samples were retired"
 
 
+@pytest.mark.slow
 def test_a_changed_sample_that_cannot_be_converted_is_named_and_a_new_one_is_not(published: Trial) -> None:
     for number in (2, 4):
         write_run(published.source, number, shift=1.0)
@@ -258,6 +261,7 @@ def test_a_new_sample_that_is_refused_does_not_use_up_the_alert(published: Trial
     assert is_late(published), "the store keeps the version before"
 
 
+@pytest.mark.slow
 def test_a_refused_sample_that_changed_since_is_about_to_be_converted(published: Trial) -> None:
     corrupt(write_run(published.source, 4))
     assert published.run("look").success
@@ -268,6 +272,7 @@ def test_a_refused_sample_that_changed_since_is_about_to_be_converted(published:
     assert conversions(KnownItems(published.instance, published.dataset), None).waiting == {"run_4"}
 
 
+@pytest.mark.slow
 def test_a_sample_that_never_becomes_complete_is_named(published: Trial) -> None:
     folder = write_run(published.source, 9)
     (folder / "surface_pressure.pt").unlink()

@@ -193,6 +193,7 @@ def test_the_alert_gives_the_reason(
     assert "holds no samples" in alert(filled, filled.run("refresh"))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("nothing_measured")
 def test_a_vanished_sample_is_retired(filled: Trial) -> None:
     assert filled.convert_all().success
@@ -270,6 +271,7 @@ def test_a_damaged_chunk_stops_statistics_and_report(filled: Trial) -> None:
     assert not (Path(filled.dataset.store) / "stats.yaml").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("nothing_measured")
 def test_rows_that_differ_from_the_source_are_found(filled: Trial) -> None:
     assert filled.convert_all().success
@@ -301,6 +303,7 @@ def test_parameters_that_differ_from_the_source_are_found(trial: Trial, tmp_path
     assert not check_results(trial.run("refresh"))["equivalence"].passed
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("nothing_measured")
 def test_a_source_that_changed_after_its_conversion_is_not_compared(filled: Trial) -> None:
     """Until it is converted again: its sample is right, and of an earlier source."""

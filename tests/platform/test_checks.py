@@ -89,6 +89,7 @@ def test_a_sample_whose_source_changed_is_not_compared(dataset: DatasetDeclarati
     assert comparable(StoreAccess(), dataset) == ["run_1"]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("nothing_measured")
 def test_a_converted_sample_that_does_not_fit_the_others_fails_a_check(trial: Trial) -> None:
     """In the first batch of an empty store only the publication can find it: its partition is green by then."""

@@ -95,6 +95,7 @@ def test_one_batch_is_followed_by_one_refresh(trial: Trial) -> None:
     assert automation.evaluate() == {}
 
 
+@pytest.mark.slow
 def test_nothing_is_requested_in_the_evaluation_that_sees_the_end_of_a_run(
     trial: Trial, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -136,6 +137,7 @@ def test_a_listing_with_other_counts_alone_requests_nothing(trial: Trial) -> Non
     assert automation.evaluate() == {}
 
 
+@pytest.mark.slow
 def test_a_refused_sample_holds_nothing_back_and_is_not_requested_again(trial: Trial) -> None:
     automation = Automation(trial)
     automation.evaluate()
@@ -256,6 +258,7 @@ def test_changed_conditions_forget_no_update(trial: Trial) -> None:
     assert everything_derived(automation.evaluate())
 
 
+@pytest.mark.slow
 def test_a_change_right_after_the_conversion_is_converted(trial: Trial) -> None:
     automation = Automation(trial)
     automation.evaluate()
@@ -277,12 +280,14 @@ def test_a_changed_source_is_converted_again(trial: Trial) -> None:
     assert automation.evaluate() == {"zarr_samples": {"run_2"}}
 
 
+@pytest.mark.slow
 def test_an_observation_without_changes_requests_nothing(trial: Trial) -> None:
     automation = _after_a_refresh(trial, 1)
     assert trial.run("look").success
     assert automation.evaluate() == {}
 
 
+@pytest.mark.slow
 def test_a_vanished_sample_is_followed_by_a_refresh_alone(trial: Trial) -> None:
     automation = _after_a_refresh(trial, 1, 2)
     (trial.source / "run_2").rename(trial.source / ".run_2")
@@ -339,6 +344,7 @@ def test_a_failed_check_holds_back_what_follows_whoever_ran_it(trial: Trial) -> 
     assert automation.evaluate() == {}
 
 
+@pytest.mark.slow
 def test_a_check_that_failed_in_the_automations_own_run_is_followed_when_it_passes(trial: Trial) -> None:
     automation, shard = _with_a_damaged_shard(trial)
     assert everything_derived(automation.evaluate())
@@ -376,6 +382,7 @@ def test_a_cancelled_sample_is_not_requested_before_its_source_changes(trial: Tr
     assert everything_derived(automation.evaluate())
 
 
+@pytest.mark.slow
 def test_what_a_person_started_and_cancelled_is_not_requested(trial: Trial) -> None:
     automation = _after_a_refresh(trial, 1)
     write_run(trial.source, 1, shift=1.0)
@@ -419,6 +426,7 @@ def test_runs_that_dagster_cancelled_with_a_failed_backfill_are_repeated(trial: 
     assert automation.evaluate() == {"zarr_samples": {"run_1"}}
 
 
+@pytest.mark.slow
 def test_an_evaluation_asks_for_each_run_once(trial: Trial, monkeypatch: pytest.MonkeyPatch) -> None:
     automation = _after_a_refresh(trial, 1)
     asked: list[Sequence[str]] = []

@@ -155,6 +155,7 @@ def test_a_sample_that_was_refused_with_other_settings_is_retried(trial: Trial) 
     assert automation.evaluate(after=HOUR)["zarr_samples"] == {"run_1", "run_2"}
 
 
+@pytest.mark.slow
 def test_a_cancelled_batch_pauses_the_migration(stored: Trial) -> None:
     changed = declared(stored, values_dtype="float32")
     automation = Automation(changed)
@@ -187,6 +188,7 @@ def test_samples_of_a_backfill_that_was_cancelled_before_do_not_pause_a_migratio
     assert automation.evaluate() == {}, "one of the migration pauses it"
 
 
+@pytest.mark.slow
 def test_a_migration_is_dropped_by_a_migration_back(stored: Trial) -> None:
     before = load_manifest(stored.dataset.store).samples
     changed = declared(stored, field_dtypes={"surface_pressure": "float32"})
@@ -201,6 +203,7 @@ def test_a_migration_is_dropped_by_a_migration_back(stored: Trial) -> None:
     assert "zarr_samples" not in automation.evaluate()
 
 
+@pytest.mark.slow
 def test_what_was_converted_before_a_migration_and_not_published_is_part_of_it(stored: Trial) -> None:
     write_run(stored.source, 4)
     assert stored.run("look").success
@@ -273,6 +276,7 @@ def test_a_new_instance_takes_a_store_with_fingerprints_of_content(
         assert looked.converted() == {"run_1", "run_2", "run_3"}
 
 
+@pytest.mark.slow
 def test_a_look_by_hand_takes_what_the_store_holds(stored: Trial, new_instance: dg.DagsterInstance) -> None:
     """As the first action after the database was lost, before a tick of the sensor."""
     new = declared(stored, new_instance)
@@ -285,6 +289,7 @@ def test_a_look_by_hand_takes_what_the_store_holds(stored: Trial, new_instance: 
     assert automation.evaluate() == {"zarr_samples": {"run_4"}}
 
 
+@pytest.mark.slow
 def test_a_new_instance_continues_a_migration(stored: Trial, new_instance: dg.DagsterInstance) -> None:
     changed = declared(stored, values_dtype="float32")
     migrate(changed)
@@ -297,6 +302,7 @@ def test_a_new_instance_continues_a_migration(stored: Trial, new_instance: dg.Da
     assert automation.evaluate()["zarr_samples"] == {"run_1", "run_3"}
 
 
+@pytest.mark.slow
 def test_what_the_command_line_converted_is_taken_as_well(stored: Trial) -> None:
     automation = Automation(stored)
     automation.evaluate()

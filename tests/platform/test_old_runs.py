@@ -122,6 +122,7 @@ def test_the_present_stays_as_it_is(on_disk: dg.DagsterInstance) -> None:
     assert present(on_disk) == before
 
 
+@pytest.mark.slow
 def test_materializations_and_observations_of_a_partition_may_be_of_different_runs(
     on_disk: dg.DagsterInstance,
 ) -> None:
@@ -150,6 +151,7 @@ def test_nothing_of_a_deleted_run_stays_on_the_disk(on_disk: dg.DagsterInstance)
     assert on_disk.all_logs(replaced) == []
 
 
+@pytest.mark.slow
 def test_the_output_of_a_deleted_run_in_a_bucket_is_deleted(
     instance: dg.DagsterInstance, s3_root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

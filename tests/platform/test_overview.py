@@ -123,6 +123,7 @@ def test_it_is_recorded_only_when_it_changes_and_seldom_during_conversions(
     assert shown(trial)["arrived"] == "2 samples"
 
 
+@pytest.mark.slow
 def test_a_reason_is_that_of_the_latest_attempt(trial: Trial, monkeypatch: pytest.MonkeyPatch) -> None:
     sensor = Sensor(trial)
     corrupt(write_run(trial.source, 1))
@@ -172,6 +173,7 @@ def matrix_sensor(tmp_path: Path, instance: dg.DagsterInstance) -> MatrixSensor:
     return MatrixSensor(MatrixTrial(declare(tmp_path), instance))
 
 
+@pytest.mark.slow
 def test_it_names_what_was_retired_from_a_matrix(matrix_sensor: MatrixSensor) -> None:
     url = matrix_sensor.trial.dataset.matrix
     assert matrix_sensor.retired() == "none"

@@ -62,6 +62,7 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     return seen
 
 
+@pytest.mark.slow
 def test_samples_are_converted_and_verified_by_the_declared_cluster(trial: Trial, seen: list[object]) -> None:
     """``options`` reach the class, ``scale`` workers are started, and all calls go to the executor of its scheduler."""
     write_run(trial.source, 1)

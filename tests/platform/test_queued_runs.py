@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dagster as dg
+import pytest
 from dagster._core.definitions.job_base import InMemoryJob
 from dagster._core.execution.api import execute_run
 from zarr_core.platform.sensors.dagster_internals.queries import has_open_work
@@ -35,6 +36,7 @@ def test_partitions_that_moved_while_the_run_was_queued(trial: Trial) -> None:
     assert trial.converted() == {"run_1", "run_2", "run_3"}
 
 
+@pytest.mark.slow
 def test_the_sensor_moves_and_deletes_partitions_only_when_no_run_is_open(trial: Trial) -> None:
     watcher = Watcher(trial)
     for number in (1, 2, 3, 4):

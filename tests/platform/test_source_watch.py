@@ -101,6 +101,7 @@ def test_a_half_copied_sample_waits(trial: Trial, watcher: Watcher) -> None:
     assert observed(watcher.tick()) == ["run_7"]
 
 
+@pytest.mark.slow
 def test_a_sample_whose_id_contains_a_blank_is_registered_and_converted(trial: Trial, watcher: Watcher) -> None:
     write_run(trial.source, 1).rename(trial.source / "run_1 coarse")
     assert observed(watcher.settle()) == ["run_1 coarse"]
@@ -225,6 +226,7 @@ def test_a_changed_split_file_is_observed(trial: Trial, tmp_path: Path) -> None:
     assert observed(watcher.tick(), "source_listing") == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("vanishes", [True, False])
 def test_split_files_and_samples_that_go_together_are_one_change(trial: Trial, tmp_path: Path, vanishes: bool) -> None:
     """A manifest that is made between the two listings must not be up to date with the second one."""

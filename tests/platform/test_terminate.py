@@ -186,6 +186,7 @@ def wait_for_a_signal(started: str, survived: str) -> None:
     signal.pause()
 
 
+@pytest.mark.slow
 def test_an_interrupt_kills_the_worker_processes(tmp_path: Path) -> None:
     started, survived = tmp_path / "started", tmp_path / "survived"
     os.mkfifo(started)

@@ -54,6 +54,7 @@ def answer(
     }
 
 
+@pytest.mark.slow
 def test_the_query_is_one_that_dagster_answers() -> None:
     from dagster_graphql.schema import create_schema  # a second to import
 

@@ -90,6 +90,7 @@ def test_a_run_without_partitions_says_so_and_creates_no_matrix(trial: MatrixTri
     assert not Path(trial.dataset.matrix).exists()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("nothing_drawn")
 def test_a_bad_batch_fails_alone_and_is_loaded_when_it_is_repaired(trial: MatrixTrial) -> None:
     for batch_id in ("b0", "b2"):
@@ -142,6 +143,7 @@ def test_a_batch_that_changed_behind_the_matrix_is_refused(trial: MatrixTrial) -
     assert "the warehouse changed after the batch was loaded" in failure.step_failure_data.user_failure_data.description
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("nothing_drawn")
 def test_samples_that_come_later_are_appended_and_checked(trial: MatrixTrial) -> None:
     trial.write("b0", long_rows("b0", samples=3))

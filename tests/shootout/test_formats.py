@@ -83,6 +83,7 @@ def assert_equal(found: Arrays, expected: Arrays) -> None:
             np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.slow
 def test_all_libraries_read_the_same_points_of_a_store(points: Workload, tmp_path: Path) -> None:
     """Whole samples, and draws of one and of two windows."""
     stores = [entry for entry in ENTRIES if entry.is_store and entry.installed]

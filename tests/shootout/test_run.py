@@ -77,6 +77,7 @@ def test_page_and_json_of_a_small_store(store: Path, tmp_path: Path, monkeypatch
     assert not re.search(r"(?:src|href)=[\"']?https?:", page)
 
 
+@pytest.mark.slow
 def test_error_bounds_are_left_out_where_their_codec_is_not_installed(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -93,6 +94,7 @@ class Broken(Window):
         raise KeyError("no such chunk")
 
 
+@pytest.mark.slow
 def test_page_and_command_of_a_small_matrix(matrix: WideMatrix, tmp_path: Path) -> None:
     (tmp_path / "tier").mkdir()
     tiers = {"scratch": str(tmp_path / "tier")}
@@ -233,6 +235,7 @@ def simulated(
     return run.measure_all(options), now
 
 
+@pytest.mark.slow
 def test_a_lossy_setting_that_is_the_fastest_takes_part_in_nothing_further(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -168,6 +168,7 @@ def test_a_sample_with_such_a_file_is_refused_alone(tmp_path: Path, name: str, w
     assert [result.sample_id for result in report.having("converted")] == ["run_2"]
 
 
+@pytest.mark.slow
 def test_a_pickle_that_is_too_large_is_refused() -> None:
     with pytest.raises(RefusedError, match="expected at most"):
         check_pt(io.BytesIO(saved(list(range(400_000)))))

@@ -42,6 +42,7 @@ def own(request: pytest.FixtureRequest, s3_root: str, monkeypatch: pytest.Monkey
     )
 
 
+@pytest.mark.slow
 def test_a_client_of_the_caller_serves_reads_writes_commits_and_zarr_stores(s3_root: str, own: Any) -> None:
     storage = pickle.loads(pickle.dumps(Storage(s3_root, client=own)))
     storage.write("a/b", [b"0123", b"456789"])

@@ -226,6 +226,7 @@ class CephByObstore(ComparesBareEtags, ObstoreBackend):
     """See there."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", [CephByS3fs, CephByObstore])
 def test_a_service_that_compares_etags_without_their_quotes(s3_root: str, backend: type) -> None:
     if backend is CephByObstore:

@@ -28,6 +28,7 @@ def folder(tmp_path: Path) -> str:
     return str(tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="counts the descriptors in /proc")
 def test_folders_share_the_limit_and_the_files_opened_last_stay_open(
     folder: str, monkeypatch: pytest.MonkeyPatch

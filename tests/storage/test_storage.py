@@ -189,6 +189,7 @@ def test_passwords_are_not_printed() -> None:
     assert redact("oci://bucket@namespace/x") == "oci://bucket@namespace/x"
 
 
+@pytest.mark.slow
 def test_objects_are_listed_with_sizes_and_times_and_deleted(any_root: str) -> None:
     storage = Storage(any_root)
     assert list(storage.objects("a")) == []

@@ -28,6 +28,7 @@ def test_other_names_stay_as_they_are(name: str) -> None:
     assert strip_temp_suffix(name) == (name, False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("client", [ObstoreBackend, S3Backend], ids=["obstore", "s3fs"])
 def test_a_large_object_is_uploaded_from_a_file_of_this_machine(
     s3_root: str, client: Any, monkeypatch: pytest.MonkeyPatch

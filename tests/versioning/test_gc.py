@@ -444,6 +444,7 @@ def test_a_machine_whose_clock_is_behind_deletes_nothing_that_is_committed(
     assert load(storage, HEAD).items == {"x": "groups/x"}
 
 
+@pytest.mark.slow
 def test_on_every_kind_of_location(any_root: str) -> None:
     storage = Storage(any_root)
     for name in ("one", "two"):

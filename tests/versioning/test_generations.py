@@ -104,6 +104,7 @@ def test_racing_writers_each_commit_once(place: Place) -> None:
     assert names == {"manifest.json", *map(generation_name, range(1, WRITERS + 1))}  # no probe, no temporary file
 
 
+@pytest.mark.slow
 def test_a_change_that_lost_a_race_is_repeated_on_the_new_state(place: Place) -> None:
     storage, other = place.open(), place.open()
     commit(storage, HEAD, add("a"))
@@ -152,6 +153,7 @@ def test_a_commit_whose_response_is_lost_is_reported_once_whatever_others_do_the
     assert "b" in load_manifest(storage).samples
 
 
+@pytest.mark.slow
 def test_an_equal_number_of_another_writer_is_not_taken_for_the_own_commit(place: Place) -> None:
     storage, other = place.open(), place.open()
     commit(storage, HEAD, add("a"))
@@ -168,6 +170,7 @@ def test_an_equal_number_of_another_writer_is_not_taken_for_the_own_commit(place
     assert (commit(storage, HEAD, change).generation, seen) == (4, [1, 3])
 
 
+@pytest.mark.slow
 def test_a_change_that_raises_changes_nothing(place: Place) -> None:
     storage = place.open()
     commit(storage, HEAD, add("a"))

@@ -144,6 +144,7 @@ def test_log_after_earlier_generations_were_collected(store: Path, capsys: pytes
     assert lines[5:] == ["  the generations before it have been collected"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tagged", [None, "4"])
 def test_log_while_earlier_generations_are_collected(
     store: Path, tagged: str | None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

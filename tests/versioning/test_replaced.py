@@ -85,6 +85,7 @@ def test_a_matrix_that_was_made_again(root: str) -> None:
     assert not np.array_equal(again.read(matrix.sample_ids), expected, equal_nan=True)
 
 
+@pytest.mark.slow
 def test_a_matrix_that_was_deleted(root: str) -> None:
     matrix = make(root)
     delete(root)
@@ -163,6 +164,7 @@ def test_a_loader_whose_matrix_was_made_again(tmp_path: Path) -> None:
     assert again.refresh().batches == {}
 
 
+@pytest.mark.slow
 def test_warm_reads_of_a_bucket_cost_no_further_request(s3_root: str, monkeypatch: pytest.MonkeyPatch) -> None:
     make(s3_root)
     matrix = WideMatrix.open(s3_root)

@@ -32,6 +32,7 @@ def test_batches_come_from_metadata_alone(long: Path, tmp_path: Path) -> None:
     assert warehouse.batch_ids() == ["001", "b-1"]
 
 
+@pytest.mark.slow
 def test_a_batch_whose_rows_were_all_deleted_by_position_is_withdrawn(long: Path, tmp_path: Path) -> None:
     from tests.helpers.iceberg_deletes import delete_positions
 
@@ -63,6 +64,7 @@ def test_batches_of_other_types_are_named_by_their_text(kind: str, tmp_path: Pat
     assert warehouse.samples(texts) == {texts[0]: ["t"], texts[1]: ["s"]}
 
 
+@pytest.mark.slow
 def test_an_unpartitioned_table(long: Path, tmp_path: Path) -> None:
     warehouse = iceberg_of(long, tmp_path)
     with iceberg_catalog(tmp_path).load_table("lab.long").update_spec() as update:
@@ -110,6 +112,7 @@ def test_a_table_that_was_dropped_and_created_again_is_another(long: Path, tmp_p
     assert iceberg_catalog(tmp_path).load_table("lab.long").current_snapshot() is not None
 
 
+@pytest.mark.slow
 def test_columns_are_those_that_have_the_names_now(long: Path, tmp_path: Path) -> None:
     """Renaming and adding columns makes no snapshot: the latest one still has the earlier names."""
     warehouse = iceberg_of(long, tmp_path)

@@ -61,6 +61,7 @@ def test_only_requested_samples_are_unloaded(open_warehouse: Open, long: Path) -
     assert np.array_equal(done.values, pivoted(long, ["s:5", "s2"], FEATURES, "beta"), equal_nan=True)
 
 
+@pytest.mark.slow
 def test_columns_of_other_names(open_warehouse: Open, tmp_path: Path) -> None:
     """Names with quotes and reserved words stay names; numbers stay ids."""
     names = {"batch_id": "select", "sample_id": 'sample "id"', "cpg_id": "from", "beta": "M; DROP TABLE x"}

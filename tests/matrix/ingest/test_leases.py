@@ -69,6 +69,7 @@ def test_a_damaged_lease_is_taken_over(tmp_path: Path, damage: bytes) -> None:
     assert Leases(Storage(tmp_path)).take(["a"]) == ["a"]
 
 
+@pytest.mark.slow
 def test_16_threads_take_16_leases(any_root: str) -> None:
     storage = Storage(any_root)
     names = [f"b{number}" for number in range(16)]

@@ -44,6 +44,7 @@ def mapped(matrix: WideMatrix) -> int:
     return sum(shard.mapped is not None for shard in matrix._fetcher._shards.values())
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(15))
 @given(data=st.data())
 def test_read_and_copied_cells_are_those_of_zarr_python(

@@ -100,6 +100,7 @@ def kept(before: dict[str, bytes], after: dict[str, bytes]) -> bool:
     return all(after.get(name) == data for name, data in before.items() if "/" in name)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*are absent and skipped")
 def test_another_content_under_the_same_version_is_another_group(tmp_path: Path, source: Path) -> None:
     store, url = tmp_path / "store", str(tmp_path / "store")

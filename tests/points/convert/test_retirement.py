@@ -106,6 +106,7 @@ def test_a_retirement_whose_response_is_lost_is_reported(source: Path, memory_ro
     assert sorted(load_manifest(memory_root).samples) == ["other", "run_1", "run_3"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [2, 3, 9, 11])
 def test_a_single_sample_is_retired_from_a_store_of_any_size_unless_the_share_is_0(tmp_path: Path, count: int) -> None:
     store, source = tmp_path / "store", tmp_path / "source"

@@ -266,6 +266,7 @@ def test_a_file_on_a_network_is_read_in_the_version_that_was_listed(
     )
 
 
+@pytest.mark.slow
 def test_the_requests_of_a_sample_from_bucket_to_bucket(
     source: Path, s3_root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -66,6 +66,7 @@ def test_a_sample_is_one_object_on_every_storage(source: Path, tmp_path: Path, a
     assert verify_store(any_root, source=str(source)).problems == []
 
 
+@pytest.mark.slow
 def test_the_same_bytes_however_it_runs(tmp_path: Path, source: Path) -> None:
     convert(KIND, tmp_path / "one", root=source, **SETTINGS)
     convert(KIND, tmp_path / "four", root=source, workers=4, **SETTINGS)
@@ -113,6 +114,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kill",
     [
@@ -238,6 +240,7 @@ def test_the_leftover_of_a_killed_writer_is_collected_without_its_sample(tmp_pat
     assert not left.exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("size", "instead"),
     [(0, "nothing"), (20, "nothing"), (9000, "nothing"), (-1, "nothing"), (0, "zeros"), (20, "zeros")],

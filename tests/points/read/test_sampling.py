@@ -147,6 +147,7 @@ def test_inclusion_frequencies_are_uniform(n: int, c: int, t: int) -> None:
     assert smallest_p_value(counts, n, c, t) > 1e-3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("n", "c", "t"), CASES)
 def test_the_same_test_rejects_a_last_chunk_trimmed_from_the_front(n: int, c: int, t: int) -> None:
     """The published reader: as many random chunks as are needed, the last of them cut off after T points."""

@@ -87,6 +87,7 @@ def test_a_large_archive_is_read_in_ranges(tmp_path: Path, memory_root: str, mon
     assert archive_of(tmp_path / "copy", "a").read_bytes() == archive_of(tmp_path / "store", "a").read_bytes()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", ["chunk", "head", "cut", "gone", "longer"])
 def test_a_damaged_archive_is_not_copied(source: Path, tmp_path: Path, damage: str) -> None:
     archive = archive_of(source, "run_2")

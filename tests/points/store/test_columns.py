@@ -111,6 +111,7 @@ def mixed(source: Source) -> None:
     source.convert(values_dtype="float16", reconvert=True, sample_ids=["s2"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("earlier", [True, False])
 @pytest.mark.parametrize("engine", ["direct", "zarr"])
 @pytest.mark.parametrize("dtype", ["float32", "stored"])

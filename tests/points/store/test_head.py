@@ -27,6 +27,7 @@ def add(sample_id: str):
     return change
 
 
+@pytest.mark.slow
 def test_generations_are_numbered_and_kept(any_root: str) -> None:
     storage = Storage(any_root)
     for number, sample_id in enumerate("abc", start=1):

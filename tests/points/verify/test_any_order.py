@@ -88,6 +88,7 @@ def negate_zero(fields: dict[str, np.ndarray]) -> None:
     fields["surface_pressure"][fields["surface_pressure"] == 0] = -0.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "expected"),
     [

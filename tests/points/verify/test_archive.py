@@ -70,6 +70,7 @@ def test_problems_name_the_entry_and_are_told_once(archive: Path) -> None:
     assert problems(archive) == ["run_2: the central directory of its archive is not the one of its entries"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", ["cut", "longer", "gone", "head", "empty"])
 def test_an_archive_that_is_not_whole(archive: Path, damage: str) -> None:
     data = archive.read_bytes()

@@ -21,6 +21,7 @@ def messages(report: VerificationReport) -> list[str]:
     return [str(problem) for problem in report.problems]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", ["directory", "packed"])
 @pytest.mark.parametrize("workers", [1, 2])
 def test_parameters_are_compared_with_those_of_the_source(tmp_path: Path, layout: Any, workers: int) -> None:

@@ -222,6 +222,7 @@ def test_an_object_that_cannot_be_read_hides_nothing(place: Path, monkeypatch: p
     assert len(problems) == 2
 
 
+@pytest.mark.slow
 def test_a_worker_that_dies_is_a_problem_of_its_sample(
     place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -79,6 +79,7 @@ def test_golden_stores_are_read_by_every_engine(codec: str, engine: str) -> None
     assert reader.read_attributes("a") == reference.read_attributes("a")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ENGINES)
 def test_published_stores_are_read_by_every_engine(tmp_path: Path, engine: str) -> None:
     """No checksums, chunks of zeros left out, several shards, and an array in a layout that is none of ours."""
