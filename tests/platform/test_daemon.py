@@ -179,7 +179,6 @@ def test_repaired_and_further_batches_are_loaded(deployment: Deployment, instanc
     )
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("further_arrivals")
 def test_a_terminated_conversion_ends_as_canceled_and_keeps_what_it_converted(
     deployment: Deployment, instance: dg.DagsterInstance, ui: Ui, arrivals: Path
@@ -213,7 +212,6 @@ def test_a_terminated_conversion_ends_as_canceled_and_keeps_what_it_converted(
     )
 
 
-@pytest.mark.slow
 def test_a_check_that_failed_by_hand_is_logged_and_holds_back_what_follows(
     deployment: Deployment, instance: dg.DagsterInstance, location: dg.Definitions, ui: Ui
 ) -> None:
@@ -241,7 +239,6 @@ def test_a_check_that_failed_by_hand_is_logged_and_holds_back_what_follows(
     assert ui.partitions(SAMPLES)["failed"] == []
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("arrivals")
 def test_a_migration_goes_on_while_samples_arrive_and_is_dropped(
     deployment: Deployment, instance: dg.DagsterInstance, location: dg.Definitions, tmp_path: Path
@@ -270,7 +267,6 @@ def test_a_migration_goes_on_while_samples_arrive_and_is_dropped(
     deployment.wait("the way back", lambda: stored_as("float16"))
 
 
-@pytest.mark.slow
 def test_a_killed_run_worker_is_replaced(deployment: Deployment, instance: dg.DagsterInstance, tmp_path: Path) -> None:
     settled(deployment, instance)
     (deployment.home / WAITING).unlink(missing_ok=True)
@@ -287,7 +283,6 @@ def test_a_killed_run_worker_is_replaced(deployment: Deployment, instance: dg.Da
     deployment.wait("the publication", lambda: "run_16" in load_manifest(str(deployment.store)).samples)
 
 
-@pytest.mark.slow
 def test_a_killed_daemon_goes_on_after_its_restart(
     deployment: Deployment, instance: dg.DagsterInstance, tmp_path: Path
 ) -> None:
@@ -309,7 +304,6 @@ def test_a_killed_daemon_goes_on_after_its_restart(
     assert found.status is dg.DagsterRunStatus.FAILURE
 
 
-@pytest.mark.slow
 def test_changed_samples_of_a_cancelled_backfill_are_named_until_they_are_converted(
     deployment: Deployment, instance: dg.DagsterInstance, ui: Ui, tmp_path: Path
 ) -> None:
@@ -342,7 +336,6 @@ def test_changed_samples_of_a_cancelled_backfill_are_named_until_they_are_conver
     deployment.wait("the check", lambda: left in str((found := latest_check(instance, check)) and found.description))
 
 
-@pytest.mark.slow
 def test_a_sample_that_was_incomplete_for_a_day_is_an_alert_until_it_is_gone(
     deployment: Deployment, instance: dg.DagsterInstance, tmp_path: Path
 ) -> None:
@@ -361,7 +354,6 @@ def test_a_sample_that_was_incomplete_for_a_day_is_an_alert_until_it_is_gone(
     deployment.wait("the check", lambda: (found := latest_check(instance, check)) is not None and found.passed)
 
 
-@pytest.mark.slow
 def test_a_hopeless_batch_is_refused_once_until_something_changes(
     deployment: Deployment, instance: dg.DagsterInstance
 ) -> None:
@@ -386,7 +378,6 @@ def test_a_hopeless_batch_is_refused_once_until_something_changes(
     assert attempts_and_alerts() == (3, 2)
 
 
-@pytest.mark.slow
 def test_a_withdrawn_batch_is_an_alert_until_it_is_retired(
     deployment: Deployment, instance: dg.DagsterInstance
 ) -> None:
@@ -405,7 +396,6 @@ def test_a_withdrawn_batch_is_an_alert_until_it_is_retired(
     deployment.wait("the overview", lambda: f"{withdrawn} (" in shown(instance, "methylation", "retired"))
 
 
-@pytest.mark.slow
 def test_a_source_of_which_most_is_gone_retires_nothing(
     deployment: Deployment, instance: dg.DagsterInstance, ui: Ui
 ) -> None:
@@ -451,7 +441,6 @@ def test_a_misspelt_declaration_is_logged_by_name(deployment: Deployment) -> Non
     assert "`attributes.chunk_pionts at " in deployment.logged()
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("location")
 def test_a_new_instance_takes_what_the_store_holds(deployment: Deployment) -> None:
     """Dagster's database is lost while a declared setting is not applied; the source is back, and a sample arrives."""

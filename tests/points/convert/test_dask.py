@@ -140,7 +140,6 @@ def contents(store: Path, *folders: str) -> dict[str, bytes]:
     return {name: data for name, data in objects(store).items() if name.startswith(folders)}
 
 
-@pytest.mark.slow
 def test_all_verbs_make_what_one_process_makes(
     cluster: Cluster, source: Path, sequential: Path, tmp_path: Path
 ) -> None:
@@ -177,7 +176,6 @@ def _waits_at_run_2(folder: Path, writer: Any, source: Any, sample: Any, *option
     return convert_sample(writer, source, sample, *options)
 
 
-@pytest.mark.slow
 def test_a_lost_scheduler_ends_the_run_and_the_next_one_continues_it(
     cluster: Cluster,
     source: Path,
@@ -362,7 +360,6 @@ def without(folder: Path, *modules: str) -> Path:
     return folder
 
 
-@pytest.mark.slow
 def test_workers_with_other_software_fail_samples_by_name(source: Path, s3_root: str, tmp_path: Path) -> None:
     """Without the extra of the store, with another version of this package, and without it."""
     paths = [without(tmp_path / "a", "s3fs", "obstore"), tmp_path / "b", without(tmp_path / "c", "zarr_core")]
