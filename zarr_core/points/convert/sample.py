@@ -115,8 +115,9 @@ def _convert_sample(
 
 def quarantined(sample_id: str, quarantine: Quarantine, seconds: float = 0.0) -> ConversionResult:
     """The result of a sample that was refused, now or earlier."""
-    reason = quarantine.explanation
-    return ConversionResult(sample_id, "quarantined", quarantine=quarantine, reason=reason, seconds=seconds)
+    return ConversionResult(
+        sample_id, "quarantined", quarantine=quarantine, reason=quarantine.explanation, seconds=seconds
+    )
 
 
 def failure(sample_id: str, error: Exception) -> ConversionResult:
