@@ -8,8 +8,9 @@ import pytest
 class SkippedTests:
     """A plugin that updates the list of skipped tests: a test stays in it until it passes.
 
-    The list is ``.pytest_cache/d/skipped/tests.tsv``: in each line a node id, which is a module if all of it was
-    skipped, and the reason.
+    The list is ``.pytest_cache/d/skipped/tests.tsv``: in each line a node id and the reason. The id is that of the
+    module if all of it was skipped, or if its tests go on from each other (``in_order``): then the skipped ones are the
+    last of the file.
     """
 
     def __init__(self, config: pytest.Config) -> None:
@@ -22,7 +23,8 @@ class SkippedTests:
             self._note(report)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        self._reasons.pop(report.nodeid.partition("::")[0], None)
+        if report.when == "setup":
+            self._reasons.pop(report.nodeid.partition("::")[0], None)
         if report.passed and report.when == "call":
             self._reasons.pop(report.nodeid, None)
         if report.skipped and not hasattr(report, "wasxfail"):
@@ -30,7 +32,8 @@ class SkippedTests:
 
     def _note(self, report: pytest.CollectReport | pytest.TestReport) -> None:
         assert isinstance(report.longrepr, tuple), report.longrepr
-        self._reasons[report.nodeid] = report.longrepr[2].removeprefix("Skipped: ")
+        noted = report.nodeid.partition("::")[0] if "in_order" in report.keywords else report.nodeid
+        self._reasons[noted] = report.longrepr[2].removeprefix("Skipped: ")
 
     def pytest_sessionfinish(self) -> None:
         self._file.write_text("".join(f"{test}\t{reason}\n" for test, reason in sorted(self._reasons.items())))

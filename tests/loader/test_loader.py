@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import pickle
 import re
@@ -32,11 +31,21 @@ def in_threads(dataset: Any, *, batch_sampler: EpochBatchSampler, **of_processes
 @pytest.mark.parametrize(
     ("kind", "method"),
     [
-        *itertools.product([ResumableLoader, StatefulDataLoader], [None, "fork", "forkserver"]),
+        (ResumableLoader, None),
+        (ResumableLoader, "fork"),
         (in_threads, None),
-        (ResumableLoader, "spawn"),
+        (StatefulDataLoader, "forkserver"),
         (DataLoader, None),
-        (DataLoader, "fork"),
+        *(
+            pytest.param(*others, marks=pytest.mark.slow)
+            for others in [
+                (ResumableLoader, "forkserver"),
+                (ResumableLoader, "spawn"),
+                (StatefulDataLoader, None),
+                (StatefulDataLoader, "fork"),
+                (DataLoader, "fork"),
+            ]
+        ),
     ],
 )
 def test_epochs_are_the_same_under_all_worlds_workers_and_start_methods(

@@ -3,7 +3,7 @@
 All tests share one daemon, whose start takes longer than most of them, and follow one another: arrivals of samples and
 of batches, their repair, a terminated conversion, a failed check, a migration, a source of which most is gone, and a
 misspelt declaration. A test that needs the platform at rest calls :func:`settled` first. What loses its database comes
-last.
+last. The slow tests are the last ones, since none of the others may miss what they leave.
 """
 
 from __future__ import annotations
@@ -44,6 +44,8 @@ from zarr_core.matrix import WideMatrix
 from zarr_core.points.convert.publish import publish
 from zarr_core.points.store.head import load_manifest
 from zarr_core.sources import resolve_kind
+
+pytestmark = pytest.mark.in_order
 
 SHARED = PROJECT.parent / "shared" / "data" / "ahmed_rans"
 NUMBERS = range(1, 11)
@@ -304,6 +306,7 @@ def test_a_killed_daemon_goes_on_after_its_restart(
     assert found.status is dg.DagsterRunStatus.FAILURE
 
 
+@pytest.mark.slow
 def test_changed_samples_of_a_cancelled_backfill_are_named_until_they_are_converted(
     deployment: Deployment, instance: dg.DagsterInstance, ui: Ui, tmp_path: Path
 ) -> None:
@@ -336,6 +339,7 @@ def test_changed_samples_of_a_cancelled_backfill_are_named_until_they_are_conver
     deployment.wait("the check", lambda: left in str((found := latest_check(instance, check)) and found.description))
 
 
+@pytest.mark.slow
 def test_a_sample_that_was_incomplete_for_a_day_is_an_alert_until_it_is_gone(
     deployment: Deployment, instance: dg.DagsterInstance, tmp_path: Path
 ) -> None:
@@ -354,6 +358,7 @@ def test_a_sample_that_was_incomplete_for_a_day_is_an_alert_until_it_is_gone(
     deployment.wait("the check", lambda: (found := latest_check(instance, check)) is not None and found.passed)
 
 
+@pytest.mark.slow
 def test_a_hopeless_batch_is_refused_once_until_something_changes(
     deployment: Deployment, instance: dg.DagsterInstance
 ) -> None:
@@ -378,6 +383,7 @@ def test_a_hopeless_batch_is_refused_once_until_something_changes(
     assert attempts_and_alerts() == (3, 2)
 
 
+@pytest.mark.slow
 def test_a_withdrawn_batch_is_an_alert_until_it_is_retired(
     deployment: Deployment, instance: dg.DagsterInstance
 ) -> None:
@@ -396,6 +402,7 @@ def test_a_withdrawn_batch_is_an_alert_until_it_is_retired(
     deployment.wait("the overview", lambda: f"{withdrawn} (" in shown(instance, "methylation", "retired"))
 
 
+@pytest.mark.slow
 def test_a_source_of_which_most_is_gone_retires_nothing(
     deployment: Deployment, instance: dg.DagsterInstance, ui: Ui
 ) -> None:
@@ -415,6 +422,7 @@ def test_a_source_of_which_most_is_gone_retires_nothing(
     assert (MANIFEST in (latest.asset_selection or ()), ui.status(latest.run_id)) == (True, "FAILURE")
 
 
+@pytest.mark.slow
 def test_a_source_that_never_answers_is_named_and_delays_no_other(
     deployment: Deployment, instance: dg.DagsterInstance
 ) -> None:
@@ -426,6 +434,7 @@ def test_a_source_that_never_answers_is_named_and_delays_no_other(
     assert "stalled_arrivals" not in reported_failing(instance, "zarr_core"), "each location reports its own"
 
 
+@pytest.mark.slow
 def test_the_watchdog_sees_what_the_daemon_does(deployment: Deployment, ui: Ui) -> None:
     data = ui.ask(watchdog.QUERY)
     assert watchdog.problems_at(data, time.time()) == []
@@ -434,6 +443,7 @@ def test_the_watchdog_sees_what_the_daemon_does(deployment: Deployment, ui: Ui) 
     assert "SENSOR" in problem.removeprefix("daemons that do not run: ")
 
 
+@pytest.mark.slow
 def test_a_misspelt_declaration_is_logged_by_name(deployment: Deployment) -> None:
     """All the other tests show that it stops no other dataset."""
     reason = "wings_not_loaded fails: the declaration of wings cannot be loaded"
@@ -441,6 +451,7 @@ def test_a_misspelt_declaration_is_logged_by_name(deployment: Deployment) -> Non
     assert "`attributes.chunk_pionts at " in deployment.logged()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("location")
 def test_a_new_instance_takes_what_the_store_holds(deployment: Deployment) -> None:
     """Dagster's database is lost while a declared setting is not applied; the source is back, and a sample arrives."""

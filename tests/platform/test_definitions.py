@@ -269,6 +269,7 @@ def test_dagster_validates_the_code_location() -> None:
     assert result.returncode == 0, result.stderr
 
 
+@pytest.mark.slow
 def test_a_misspelt_setting_is_reported_with_file_and_line(tmp_path: Path) -> None:
     project = Project(tmp_path / "project")
     path = project.declare("wings", *declaration("wings", chunk_pionts="4096"))

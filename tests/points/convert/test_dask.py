@@ -360,6 +360,7 @@ def without(folder: Path, *modules: str) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_workers_with_other_software_fail_samples_by_name(source: Path, s3_root: str, tmp_path: Path) -> None:
     """Without the extra of the store, with another version of this package, and without it."""
     paths = [without(tmp_path / "a", "s3fs", "obstore"), tmp_path / "b", without(tmp_path / "c", "zarr_core")]
