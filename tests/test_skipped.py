@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,42 +10,44 @@ import pytest
 from tests.helpers.skipped import SkippedTests
 
 
-class Recorder(SkippedTests):
-    """Gets the outcomes of tests instead of reports."""
+class Run(SkippedTests):
+    """A run of a file ``test.py`` whose second test may be skipped."""
 
-    def ran(self, test: str, is_skipped: bool, *marks: str) -> None:
-        """A test of a file ``test.py``."""
-        phases = ["setup", "teardown"] if is_skipped else ["setup", "call", "teardown"]
-        for when in phases:
-            skipped = is_skipped and when == "setup"
-            reason: Any = ("test.py", 1, "Skipped: slow") if skipped else None
-            outcome: Any = "skipped" if skipped else "passed"
-            place, keywords = ("test.py", 1, test), dict.fromkeys(marks, 1)
-            self.pytest_runtest_logreport(pytest.TestReport(f"test.py::{test}", place, keywords, outcome, reason, when))  # type: ignore[arg-type]
+    def __init__(self, folder: Path) -> None:
+        class Config:
+            cache = type("Cache", (), {"mkdir": staticmethod(lambda name: folder)})
 
+        super().__init__(Config())  # type: ignore[arg-type]
 
-@pytest.fixture
-def listed(tmp_path: Path) -> Callable[..., str]:
-    """A function that runs the first and the second test, of which the second may be skipped, and returns the list."""
+    def listed(self, is_skipped: bool, *marks: str) -> str:
+        """What is in the list after the run."""
+        self._report("first", False, marks)
+        self._report("second", is_skipped, marks)
+        self.pytest_sessionfinish()
+        return self._file.read_text()
 
-    class Config:
-        cache = type("Cache", (), {"mkdir": staticmethod(lambda name: tmp_path)})
-
-    def run(is_skipped: bool, *marks: str) -> str:
-        plugin = Recorder(Config())  # type: ignore[arg-type]
-        plugin.ran("first", False, *marks)
-        plugin.ran("second", is_skipped, *marks)
-        plugin.pytest_sessionfinish()
-        return (tmp_path / "tests.tsv").read_text()
-
-    return run
+    def _report(self, test: str, is_skipped: bool, marks: tuple[str, ...]) -> None:
+        for when in ["setup", "teardown"] if is_skipped else ["setup", "call", "teardown"]:
+            outcome: Any = ("passed", None)
+            if is_skipped and when == "setup":
+                outcome = ("skipped", ("test.py", 1, "Skipped: slow"))
+            place, keywords, phase = ("test.py", 1, test), dict.fromkeys(marks, 1), when
+            self.pytest_runtest_logreport(pytest.TestReport(f"test.py::{test}", place, keywords, *outcome, phase))  # type: ignore[arg-type]
 
 
-def test_a_skipped_test_is_listed_until_it_passes(listed: Callable[..., str]) -> None:
-    assert listed(True) == "test.py::second\tslow\n"
-    assert listed(False) == ""
+def test_a_skipped_test_is_listed_until_it_passes(tmp_path: Path) -> None:
+    assert Run(tmp_path).listed(True) == "test.py::second\tslow\n"
+    assert Run(tmp_path).listed(False) == ""
 
 
-def test_one_that_goes_on_from_others_is_listed_as_its_file(listed: Callable[..., str]) -> None:
-    assert listed(True, "in_order") == "test.py\tslow\n"
-    assert listed(False, "in_order") == ""
+def test_one_that_goes_on_from_others_is_listed_as_its_file(tmp_path: Path) -> None:
+    assert Run(tmp_path).listed(True, "in_order") == "test.py\tslow\n"
+    assert Run(tmp_path).listed(False, "in_order") == ""
+
+
+def test_a_file_is_listed_until_its_tests_can_be_collected(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    run.pytest_collectreport(pytest.CollectReport("test.py", "skipped", ("test.py", 1, "Skipped: no library"), []))  # type: ignore[arg-type]
+    run.pytest_sessionfinish()
+    assert run._file.read_text() == "test.py\tno library\n"
+    assert Run(tmp_path).listed(False) == ""

@@ -20,20 +20,20 @@ class SkippedTests:
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         if report.skipped:
-            self._note(report)
+            self._note(report.nodeid, report)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        module = report.nodeid.partition("::")[0]
         if report.when == "setup":
-            self._reasons.pop(report.nodeid.partition("::")[0], None)
+            self._reasons.pop(module, None)
         if report.passed and report.when == "call":
             self._reasons.pop(report.nodeid, None)
         if report.skipped and not hasattr(report, "wasxfail"):
-            self._note(report)
+            self._note(module if "in_order" in report.keywords else report.nodeid, report)
 
-    def _note(self, report: pytest.CollectReport | pytest.TestReport) -> None:
+    def _note(self, test: str, report: pytest.CollectReport | pytest.TestReport) -> None:
         assert isinstance(report.longrepr, tuple), report.longrepr
-        noted = report.nodeid.partition("::")[0] if "in_order" in report.keywords else report.nodeid
-        self._reasons[noted] = report.longrepr[2].removeprefix("Skipped: ")
+        self._reasons[test] = report.longrepr[2].removeprefix("Skipped: ")
 
     def pytest_sessionfinish(self) -> None:
         self._file.write_text("".join(f"{test}\t{reason}\n" for test, reason in sorted(self._reasons.items())))
