@@ -43,6 +43,8 @@ def test_a_header_of_a_list_is_left_out_and_named(tmp_path: Path, caplog: pytest
         ("probes.csv", "cg1,cg2,cg3\n", "no column of the name.*found 'cg1, cg2, cg3'"),
         ("probes.csv", "cg1\ncg2\n", "no column of the name"),
         ("probes.csv", "", "no column of the name"),
+        ("probes.tsv", 'chr\tprobe\n1\t"cg1\n1\tcg2\nX\tcg3\n', "3 lines hold 1 rows: a quotation mark is not closed"),
+        ("probes.tsv", 'probe\tnote\ncg1\t"a\ncg2\tb"\n', "2 lines hold 1 rows"),
     ],
 )
 def test_what_may_be_no_name_is_refused(tmp_path: Path, name: str, text: str, message: str) -> None:

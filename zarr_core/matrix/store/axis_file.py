@@ -34,6 +34,7 @@ _ZERO_BASED = ("cpg_beg", "chromstart")
 
 # A row of a BED file: its second column is a number.
 _BED_ROW = re.compile(rb"^[^\t\n]*\t\d+\b.*", re.MULTILINE)
+_LINE = re.compile(rb"[^\r\n]+")
 _BOM = b"\xef\xbb\xbf"
 
 logger = logging.getLogger(__name__)
@@ -199,12 +200,19 @@ def _parse_table(data: bytes, kind: str, where: str, roles: Collection[str]) -> 
     used = _find_columns(names, roles, where)
     # As text, because chromosomes of the first rows may all be numbers.
     texts = {used[role]: pa.string() for role in ("name", "chromosome") if role in used}
-    return pyarrow.csv.read_csv(
+    table = pyarrow.csv.read_csv(
         pa.BufferReader(pa.py_buffer(data)[start:stop]),
         pyarrow.csv.ReadOptions(column_names=names),
         pyarrow.csv.ParseOptions(delimiter=delimiter),
         pyarrow.csv.ConvertOptions(column_types=texts, include_columns=list(used.values())),
     )
+    lines = sum(1 for _ in _LINE.finditer(data, start, stop))
+    if table.num_rows < lines:
+        raise MatrixError(
+            f"{where}: {lines:,} lines hold {table.num_rows:,} rows: a quotation mark is not closed, or a cell has a "
+            "line break. Remove it, or write the table as .parquet"
+        )
+    return table
 
 
 def _bed_columns(data: bytes, start: int) -> tuple[list[str], int]:
