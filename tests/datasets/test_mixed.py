@@ -362,7 +362,7 @@ def test_a_batch_read_together_equals_those_of_the_datasets(
     monkeypatch.setattr(ZarrPointDataset, "__getitems__", lambda *_: pytest.fail("read by itself"))
     assert mixed.__getitems__(order) is not None
     monkeypatch.undo()
-    monkeypatch.setattr(mixed, "_plain", False)
+    monkeypatch.setattr(mixed, "_joined", None)
     apart = default_collate(mixed.__getitems__(order))
     assert together_.tensors.keys() == apart.keys()
     for field, values in apart.items():

@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections import UserList
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import is_
 from typing import Any, NamedTuple, SupportsIndex, overload
 
 import torch
@@ -141,13 +142,11 @@ class Batch(UserList[BatchItem]):
             items, rows = [self._first], [self._first_row]
         if len(items) != len(rows):
             return False
+        fields = list(self.tensors)
         for item, read in zip(items, rows, strict=True):
-            if len(item) != len(read):
+            # By identity: == compares their elements, and a change in place also changes ``tensors``.
+            if list(item) != fields or not all(map(is_, item.values(), read)):
                 return False
-            for field, values in zip(self.tensors, read, strict=True):
-                # By identity: == compares their elements, and a change in place also changes ``tensors``.
-                if item.get(field) is not values:
-                    return False
         return True
 
 

@@ -198,6 +198,8 @@ class Items:
         """An item after the transform of the config."""
         item.sample_id, item.origin, item.drawn = drawn.sample_id, self.origin, drawn
         changed = item if self._transform is None else self._transform(item)
+        if changed is item:
+            return item
         if type(changed) is dict:
             changed = BatchItem(changed)
         if isinstance(changed, BatchItem):

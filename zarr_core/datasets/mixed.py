@@ -23,7 +23,7 @@ from zarr_core._util.repeated import Repeated, repetition_of
 from zarr_core._util.shared_epoch import SharedEpoch
 from zarr_core.datasets.batch import Batch, BatchDataset, BatchItem
 from zarr_core.datasets.collation import fields_by_domain
-from zarr_core.datasets.joined import Chosen, are_plain, read_joined
+from zarr_core.datasets.joined import Chosen, JoinedReader
 from zarr_core.datasets.shared_samples import with_shared_samples
 from zarr_core.errors import UnknownFieldError, ZarrCoreError
 from zarr_core.loader.epochs import DatasetEpochs, count_repetitions, fetch_items, fingerprint_of
@@ -109,7 +109,7 @@ class MixedDataset(BatchDataset):
         self._with_part = with_part
         self._masks = _Masks({name: _first_item(one) for name, one in self.datasets.items()}, missing_fields)
         _check_normalizers(self.datasets, self._masks.present)
-        self._plain = not self._masks.needed and are_plain(list(self.datasets.values()))
+        self._joined = None if self._masks.needed else JoinedReader.of(list(self.datasets.values()))
         if with_part and _PART in self._masks.templates:
             raise ZarrCoreError(f"items have a field {_PART!r} already; leave with_part out")
         self._epoch = SharedEpoch()
@@ -132,17 +132,18 @@ class MixedDataset(BatchDataset):
             for of_dataset in self._epochs:
                 of_dataset.check(epoch)
         chosen: dict[int, Chosen] = {}
-        slots = range(len(self))
+        parts, stops, slots = self._parts, self._stops, range(len(self))
         for place, index in enumerate(indices):
             slot = slots[index]
-            number = bisect_right(self._stops, slot)
-            part = self._parts[number]
-            if number not in chosen:
-                chosen[number] = Chosen(part.dataset, [], [])
-            chosen[number].places.append(place)
-            chosen[number].samples.append(part.sample(slot, epoch, repetition_of(index)))
-        if len(chosen) > 1 and self._plain:
-            tensors = read_joined(list(chosen.values()))
+            number = bisect_right(stops, slot)
+            part = parts[number]
+            share = chosen.get(number)
+            if share is None:
+                share = chosen[number] = Chosen(part.dataset, [], [])
+            share.places.append(place)
+            share.samples.append(part.sample(slot, epoch, repetition_of(index)))
+        if len(chosen) > 1 and self._joined is not None:
+            tensors = self._joined.read(list(chosen.values()))
             if tensors is not None:
                 if self._with_part:
                     tensors[_PART] = torch.empty(len(indices), dtype=torch.int64)
