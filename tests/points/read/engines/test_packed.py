@@ -57,7 +57,7 @@ def arrays_of(chance: np.random.Generator, points: dict[str, int], fields: set[s
     }
 
 
-@settings(max_examples=examples(25))
+@settings(max_examples=examples(12))
 @given(
     points=st.dictionaries(st.sampled_from(["surface", "volume"]), st.integers(1, 300), min_size=1),
     fields=st.sets(st.sampled_from(sorted(WIDTHS))),
