@@ -323,6 +323,18 @@ def test_a_masked_field_has_the_points_of_its_sample(tmp_path: Path, collate: st
         assert torch.equal(batch["surface_a"].isnan(), batch["surface_batch"] < 2)
 
 
+def test_a_masked_field_with_a_key_of_its_own_has_the_points_of_its_sample(tmp_path: Path) -> None:
+    stores = {}
+    for name, size, keys in (("a", 20, {"x": "surface_position", "f": "surface_pressure"}), ("b", 25, {})):
+        fields = {"surface_position": np.ones((size, 3)), "surface_pressure": np.ones(size)}
+        write_sample(tmp_path / name, "run_1", fields, split="train")
+        config = {"kind": "point", "root": str(tmp_path / name), "split": "train", "collate": "pad"}
+        stores[name] = build_dataset(config | {"item": keys or {"x": "surface_position"}})
+    batch = next(iter(DataLoader(MixedDataset(stores, missing_fields="mask"), batch_size=2)))
+    assert batch["f"].shape == batch["x"].shape[:2] == (2, 25)
+    assert torch.equal(batch["f_lengths"], torch.tensor([20, 25]))
+
+
 def test_statistics_are_those_of_each_store_or_common(roots: dict[str, str]) -> None:
     scaled = {"normalizers": {"surface_pressure": "mean_std"}}
 

@@ -376,3 +376,15 @@ def test_every_point_is_normalized_by_the_numbers_of_its_components(shape: tuple
         found = normalizers.normalize({"velocity": given})["velocity"]
         assert found.dtype == torch.float32
         torch.testing.assert_close(found, expected.float(), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("given", [np.ones(3), 2.0, [1.0, 2.0]])
+def test_what_is_no_tensor_is_refused(given: Any) -> None:
+    normalizers = Normalizers({"speed": {"kind": "fixed", "shift": 1, "unit": 2.0}})
+    assert normalizers.normalize({"speed": torch.tensor([5.0]), "name": ["a"]}) == {
+        "speed": torch.tensor([2.0]),
+        "name": ["a"],
+    }
+    for way in (normalizers.normalize, normalizers.inverse, lambda values: normalizers.normalized(*values.popitem())):
+        with pytest.raises(ZarrCoreError, match=r"speed is (ndarray|float|list), not a tensor; give torch\.as_tensor"):
+            way({"speed": given})

@@ -36,12 +36,14 @@ class BatchItem(dict[str, Any]):
         sample_id: the sample, for messages; "" if it is not known.
         origin: the store that it was read from, for messages.
         drawn: what determines its points, for a ``transform``; None elsewhere.
+        domains: the domain of each key that has points, if the item was read by itself; None if it is not known.
         collate: makes batches of items that differ in size; None stacks items.
     """
 
     sample_id: str = ""
     origin: str = ""
     drawn: Drawn | None = None
+    domains: Mapping[str, str] | None = None
     collate: Collate | None = None
 
     @property

@@ -15,7 +15,7 @@ from zarr_core._util.documents import expect
 from zarr_core._util.redaction import redact
 from zarr_core.datasets.batch import Batch, BatchItem, Drawn
 from zarr_core.datasets.config import StoreDatasetConfig
-from zarr_core.datasets.normalizers import Normalizers
+from zarr_core.datasets.normalizers import GEOMETRY_POSITION, Normalizers
 from zarr_core.errors import SourceError, UnknownFieldError, ZarrCoreError
 from zarr_core.points.read.reader import ZarrChunkReader
 from zarr_core.points.store.group import recorded_numbers
@@ -93,6 +93,19 @@ class Items:
         for key, names in self._keys.items():
             if self._fields.isdisjoint([names] if isinstance(names, str) else names):
                 found.append(key)
+        return found
+
+    @property
+    def domains(self) -> dict[str, str]:
+        """The domain of each key that has points. Positions that are drawn by themselves are one of their own."""
+        of_field = {GEOMETRY_POSITION: GEOMETRY_POSITION}
+        for domain, layout in self._reader.manifest.domains.items():
+            of_field |= dict.fromkeys(layout.arrays, domain)
+        found = {}
+        for key, names in (self._keys or dict.fromkeys(self._fields)).items():
+            fields = [names or key] if isinstance(names, str | None) else names
+            for name in self._fields.intersection(fields):
+                found[key] = of_field[name]
         return found
 
     def prepare(self, sample_ids: Sequence[str]) -> None:

@@ -296,11 +296,17 @@ class _Masks:
 
 
 def _with_the_points_of(field: str, item: Mapping[str, Any]) -> list[str]:
-    """The other fields of an item that have as many points and are of the same domain."""
-    for fields in fields_by_domain(item).values():
-        if field in fields:
-            return [name for name in fields if name != field and len(item[name]) == len(item[field])]
-    return []
+    """The other fields of an item that are of the same domain."""
+    domains = getattr(item, "domains", None)
+    if domains is None:  # not read by itself, or changed by a transform
+        domains = {name: domain for domain, names in fields_by_domain(item).items() for name in names}
+    if field not in domains:
+        return []
+    return [
+        name
+        for name in item
+        if name != field and domains.get(name) == domains[field] and len(item[name]) == len(item[field])
+    ]
 
 
 def _check_alike(field: str, name: str, values: Any, other: str, others: Any) -> None:

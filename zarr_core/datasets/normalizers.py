@@ -82,20 +82,27 @@ class PositionConfig(_NormalizerModel):
     scale: pydantic.PositiveFloat = 1.0
 
 
+def _as_tuple(value: object) -> object:
+    return (value,) if isinstance(value, float | int) else value
+
+
+_Numbers = Annotated[tuple[pydantic.FiniteFloat, ...], pydantic.BeforeValidator(_as_tuple)]
+
+
 class FixedConfig(_NormalizerModel):
     """The map (x - shift) / unit with recorded numbers instead of a store's statistics.
 
     ``dataset.normalizers`` returns these for all fields of a training run, to be saved with the model.
 
     Attributes:
-        shift: one number per component.
-        unit: one number per component, not 0.
+        shift: one number per component; a number for one component.
+        unit: the same, not 0.
         logscale: whether to apply sign(x) * log(1 + |x|) first.
     """
 
     kind: Literal["fixed"] = "fixed"
-    shift: tuple[pydantic.FiniteFloat, ...]
-    unit: tuple[pydantic.FiniteFloat, ...]
+    shift: _Numbers
+    unit: _Numbers
     logscale: bool = False
 
     @pydantic.model_validator(mode="after")
@@ -239,8 +246,8 @@ class Normalizers(Mapping[str, Normalizer]):
             float32 tensors; ``batch`` is unchanged.
 
         Raises:
-            ZarrCoreError: the batch is normalized already or has none of the normalized fields, or a field has other
-                components than its normalizer.
+            ZarrCoreError: the batch is normalized already or has none of the normalized fields, or one of them is not a
+                tensor or has other components than its normalizer.
         """
         self._check_names(batch)
         return self._normalized_batch(batch)
@@ -251,7 +258,7 @@ class Normalizers(Mapping[str, Normalizer]):
             raise ZarrCoreError("this batch is normalized already: call normalize once per batch")
         normalized = NormalizedBatch(batch)
         for field, values in batch.items():
-            if field in self and isinstance(values, Tensor):
+            if field in self:
                 normalized[field] = clear_padding(field, self.normalized(field, values), batch)
             elif is_floating(values):
                 normalized[field] = self.normalized(field, values)
@@ -261,7 +268,11 @@ class Normalizers(Mapping[str, Normalizer]):
         """Physical values of one field as float32, normalized if it has a normalizer.
 
         A copy in either case, except float32 values without a normalizer.
+
+        Raises:
+            ZarrCoreError: the values are not a tensor, or have other components than the normalizer.
         """
+        _check_tensor(field, values)
         normalizer = self.get(field)
         # float64 is rounded after the mean is subtracted: float32 may not tell values apart that are close to it.
         dtype = torch.float64 if normalizer is not None and values.dtype == torch.float64 else torch.float32
@@ -279,13 +290,15 @@ class Normalizers(Mapping[str, Normalizer]):
             At least float32; fields without a normalizer are passed on.
 
         Raises:
-            ZarrCoreError: there are none of the normalized fields, or one has other components than its normalizer.
+            ZarrCoreError: there are none of the normalized fields, or one is not a tensor or has other components than
+                its normalizer.
         """
         self._check_names(values)
         physical = dict(values)
         for field, tensor in values.items():
             normalizer = self.get(field)
             if normalizer is not None:
+                _check_tensor(field, tensor)
                 physical[field] = normalizer.denormalize(tensor)
         return physical
 
@@ -295,6 +308,11 @@ class Normalizers(Mapping[str, Normalizer]):
                 f"none of {', '.join(fields) or 'nothing'} has a normalizer: pass the names of the store, which are "
                 f"{', '.join(self)}"
             )
+
+
+def _check_tensor(field: str, values: object) -> None:
+    if not isinstance(values, Tensor):
+        raise ZarrCoreError(f"{field} is {type(values).__name__}, not a tensor; give torch.as_tensor(...) of it")
 
 
 def _copied(values: Tensor, dtype: torch.dtype) -> Tensor:

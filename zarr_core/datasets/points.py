@@ -103,7 +103,8 @@ class ZarrPointDataset(BatchDataset):
             if name not in self.reader.fields and name not in config.parameters:
                 raise UnknownFieldError(
                     f"{redact(self.reader.root)}: normalizers name {name!r}, which is not a field; fields are "
-                    f"{', '.join(self.reader.fields)}. A parameter is also to be named in `parameters: [...]`"
+                    f"{', '.join(self.reader.fields)}. Leave out what this store lacks; a parameter is also to be "
+                    "named in `parameters: [...]`"
                 )
         manifest = self.reader.manifest
         storage = Storage(self.reader.root)
@@ -142,7 +143,7 @@ class ZarrPointDataset(BatchDataset):
     def __getitem__(self, index: int) -> dict[str, Tensor]:
         item: dict[str, Tensor] = ZarrPointDataset.__getitems__(self, [index])[0]
         if isinstance(item, BatchItem):
-            item.sample_id, item.origin = self.sample_ids[index], self._items.origin
+            item.sample_id, item.origin, item.domains = self.sample_ids[index], self._items.origin, self._items.domains
         return item
 
     def __getitems__(self, indices: Sequence[int]) -> Batch:
@@ -369,7 +370,7 @@ class ZarrPointDataset(BatchDataset):
         :attr:`normalizers` with the model.
 
         Args:
-            field: canonical name, or "geometry_position".
+            field: canonical name, "geometry_position", or a parameter.
             values: (..., components), or any shape for scalars; any device. Differentiable.
 
         Raises:
