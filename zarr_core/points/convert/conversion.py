@@ -91,12 +91,11 @@ def run_conversion(
 ) -> ConversionReport:
     """Convert and commit the samples that are new or changed.
 
-    ``convert`` takes the fields of the request, and of :class:`zarr_core.points.store.settings.ConversionSettings`, by
-    name. If there is no store yet and every sample is refused, nothing is committed and the location stays empty; but a
-    part commits its refusals in any case.
+    If there is no store yet and every sample is refused, nothing is committed and the location stays empty; but a part
+    commits its refusals in any case.
 
     Args:
-        request: what to convert. ``retire_vanished`` excludes ``splits``, because the whole source has to be listed.
+        request: what to convert.
         workers: processes; 1 converts in this process, several small samples at a time if the source is on a network.
             The stored bytes are the same. An error of a sample, also that its worker process was killed for memory or
             that it took more than ``ZARR_CORE_SAMPLE_SECONDS`` (six hours if the environment does not set it), is its
@@ -229,9 +228,13 @@ def convert_each(
     """Convert the samples that are new or changed, and yield each result when it is done.
 
     :func:`zarr_core.points.convert.publish.publish` commits. It finds groups by the versions of their source files, so
-    samples whose files have other content under the same version are committed here, at the end. ``workers`` and
-    ``executor`` are as for :func:`run_conversion`; ``found`` is a listing of the requested samples that was just made.
-    ``iter_convert`` takes the fields of the request, and its settings, by name.
+    samples whose files have other content under the same version are committed here, at the end.
+
+    Args:
+        request: what to convert.
+        found: the requested samples, if they were just listed.
+        workers: as for :func:`convert`.
+        executor: as for :func:`convert`.
     """
     workers = whole_number("workers", workers, 1, error=SourceError)
     job = ConversionJob.open(request, found)

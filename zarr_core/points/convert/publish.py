@@ -95,7 +95,7 @@ def publish_finished(request: ConversionRequest, found: FoundSamples | None = No
 
     No store is created without a sample: as long as all samples were refused, nothing is committed. Groups are found by
     the digest in their name, so it does not matter which process or machine wrote them, or whether that process died
-    later. ``publish`` takes the fields of the request, and its settings, by name.
+    later.
 
     Args:
         request: what is published. ``retire_vanished`` is True for all samples that the source no longer has, or names
@@ -109,7 +109,7 @@ def publish_finished(request: ConversionRequest, found: FoundSamples | None = No
         and ``notes`` of what was left out.
 
     Raises:
-        SourceError: without ``found``, the source still has a sample that is named to be retired.
+        SourceError: the source still has a sample that is named to be retired.
         RetirementError: more samples vanished than may be retired. None is retired; everything else is committed.
         StoreError: the store is another dataset's, or has other settings.
     """

@@ -47,7 +47,8 @@ class ConversionRequest:
             groups are repaired, in every generation that names them. A sample whose source has other content under the
             same sizes and times gets a new group, and earlier generations keep the old one.
         retire_vanished: remove samples from the manifest that the source no longer holds, all (True) or those that are
-            named. The groups stay as long as a kept generation names them; gc deletes them.
+            named. The groups stay as long as a kept generation names them; gc deletes them. Not with ``splits``: the
+            whole source has to be listed.
         max_retired_share: maximum share of the store's samples, from 0 to 1, that are retired at once. A single sample
             may be retired in any case, unless the share is 0. If more vanished, none is retired, and the conversion
             fails after everything else is committed.
@@ -117,6 +118,28 @@ def of_fields(name: str, function: Callable[..., _Result], *, without: Collectio
         return function(ConversionRequest(dataset_kind, store_root, **known, settings=given), **own)
 
     settings = inspect.Parameter("settings", inspect.Parameter.VAR_KEYWORD)
+    of_arguments.__doc__ = _described(function.__doc__ or "", chosen)
     of_arguments.__name__ = of_arguments.__qualname__ = name
     of_arguments.__signature__ = inspect.Signature([*chosen.values(), settings])  # type: ignore[attr-defined]
     return of_arguments
+
+
+def _described(text: str, chosen: Collection[str]) -> str:
+    """The docstring of a function that takes a request, with the chosen fields in the place of the request."""
+    before, entries, after = _entries(text, "Args")
+    _, fields, _ = _entries(ConversionRequest.__doc__ or "", "Attributes")
+    described = "\n".join(each for name, each in {**fields, **entries}.items() if name in (*chosen, "settings"))
+    return f"{before.rstrip()}\n\nArgs:\n{described}\n\n{after}"
+
+
+def _entries(text: str, section: str) -> tuple[str, dict[str, str], str]:
+    """What a docstring says before a section, of each name in it, and after it."""
+    before, _, rest = inspect.cleandoc(text).partition(f"\n{section}:\n")
+    body, _, after = rest.partition("\n\n")
+    entries: dict[str, str] = {}
+    name = ""
+    for line in body.splitlines():
+        if not line.startswith(" " * 5):  # the first line of an entry, whose others are indented once more
+            name = line.partition(":")[0].strip()
+        entries[name] = f"{entries[name]}\n{line}" if name in entries else line
+    return before, entries, after
