@@ -387,6 +387,25 @@ def _recorded_name(storage: Storage, split: str | None, generation: int | None) 
     return statistics_name(generation, split)
 
 
+def recorded_statistics(
+    storage: Storage, manifest: StoreManifest, split: str | None, known: dict[str, SampleMoments | None]
+) -> dict[str, Any] | None:
+    """The statistics of a split, merged from the recorded moments; None if a sample has none, or there is no sample.
+
+    ``known`` has the moments of groups that were read before, and gets those that are read now. Raises ZarrCoreError if
+    the moments of a sample cannot be read.
+    """
+    entries = [(sample_id, manifest.samples[sample_id]) for sample_id in sorted(training_samples(manifest, split))]
+    unread = [(sample_id, entry) for sample_id, entry in entries if entry.relpath not in known]
+    with ThreadPoolExecutor(_REQUESTS) as threads:
+        read = threads.map(partial(_recorded_moments, storage), unread)
+        known |= zip((entry.relpath for _, entry in unread), read, strict=True)
+    recorded = list(filter(None, (known[entry.relpath] for _, entry in entries)))
+    if not recorded or len(recorded) < len(entries):
+        return None
+    return _flat(recorded, {*manifest.fields}, _parameters(recorded, manifest))
+
+
 def record_training_statistics(store_root: str, manifest: StoreManifest) -> list[str]:
     """Record the statistics that datasets of a generation normalize with, and their copy beside the manifest.
 
@@ -399,12 +418,8 @@ def record_training_statistics(store_root: str, manifest: StoreManifest) -> list
     storage = Storage(store_root)
     if storage.exists(f"{statistics_name(manifest.generation, split)}.yaml"):
         return _urls(store_root, _publish(storage))  # a process that recorded them may have died before it did
-    entries = [(sample_id, manifest.samples[sample_id]) for sample_id in sorted(training_samples(manifest, split))]
-    with ThreadPoolExecutor(_REQUESTS) as threads:
-        moments = list(threads.map(partial(_recorded_moments, storage), entries))
-    recorded = list(filter(None, moments))
-    if not recorded or len(recorded) < len(entries):
+    statistics = recorded_statistics(storage, manifest, split, {})
+    if statistics is None:
         return []
     of = f"split {split}" if split else "all samples"
-    statistics = _flat(recorded, {*manifest.fields}, _parameters(recorded, manifest))
     return write_statistics(store_root, statistics, of=of, split=split, generation=manifest.generation)

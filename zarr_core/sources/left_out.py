@@ -91,7 +91,7 @@ class LeftOut:
     def sentences(self) -> tuple[str, ...]:
         """One sentence per reason to leave out folders, with the way out."""
         pattern = f"{self._description.subfolder}/{self._description.samples}".lstrip("/")
-        files = some([file.filename for file in self._description.fields.values()])
+        files = some(list(dict.fromkeys(file.filename for file in self._description.fields.values())))
         found = []
         for reason, names in self._names.items():
             if names:

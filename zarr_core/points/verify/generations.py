@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from zarr_core.errors import ManifestError, StoreError
-from zarr_core.format.object_names import SAMPLES
+from zarr_core.format.object_names import QUARANTINE, SAMPLES
 from zarr_core.points.store.group import group_of
 from zarr_core.points.store.head import HEAD, load_manifest
 from zarr_core.points.store.manifest import SampleEntry, StoreManifest
@@ -84,7 +84,8 @@ class GenerationCheck:
             name, _ = strip_temp_suffix(stored.name)
             group = group_of(name)
             if group is not None and group not in self._named:
-                unnamed.add(group)
+                if not name.endswith(f"/{QUARANTINE}"):  # of a refused sample, whose group has nothing else
+                    unnamed.add(group)
             elif group is None and not self._is_in_a_named_group(name):
                 self.problems.append(f"{stored.name} is not an object that a conversion writes")
         self.unnamed = len(unnamed)

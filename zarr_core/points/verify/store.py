@@ -26,6 +26,7 @@ from zarr_core.points.verify.generations import GenerationCheck, kept_sample_ids
 from zarr_core.points.verify.report import FieldTally, Problem, VerificationReport
 from zarr_core.points.verify.sample import check_sample, not_checked
 from zarr_core.points.verify.source import ComparedSource, Item
+from zarr_core.points.verify.statistics import StatisticsCheck
 from zarr_core.sources.description import SourceDescription
 from zarr_core.storage import Storage
 from zarr_core.versioning.generations import archive_problem
@@ -85,6 +86,7 @@ def verify_store(
     if isinstance(source, str):
         source = ComparedSource.open(source, manifest, dataset_kind, sample_ids)
     everything = GenerationCheck(storage, manifest)
+    statistics = StatisticsCheck(storage)
     found: list[tuple[str, Problem]] = []  # with the path of the group
     for state, samples in everything.states() if deep else [(manifest, manifest.samples)]:
         report.generations += 1
@@ -110,6 +112,9 @@ def verify_store(
             problems += findings.problems
             for name, tally in findings.fields.items():
                 report.fields.setdefault(name, FieldTally()).add(tally)
+        if chosen is None:
+            of_statistics = statistics.problems(state, state.generation == manifest.generation)
+            report.problems += [Problem("", "", message) for message in of_statistics]
         collected = everything.collected() if deep and problems else ()
         for problem in problems:
             relpath = samples[problem.sample_id].relpath
