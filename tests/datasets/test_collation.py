@@ -7,6 +7,7 @@ import pickle
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -122,6 +123,15 @@ def test_values_that_are_no_points_are_stacked() -> None:
     assert batch["drag"].shape == (2,)
     assert batch["name"] == ["run_2", "run_3"]
     assert list(batch) == ["surface_position", "surface_batch", "surface_ptr", "drag", "inflow", "name"]
+
+
+@pytest.mark.parametrize("way", ["pad", "concat"])
+def test_arrays_are_collated_as_tensors(way: str) -> None:
+    items = [{"surface_position": torch.ones(n, 3), "surface_neighbours": np.full((n, 2), n)} for n in (3, 5)]
+    batch = Collate(way)(items)
+    assert isinstance(items[0]["surface_neighbours"], np.ndarray)
+    assert batch["surface_neighbours"].shape == (*batch["surface_position"].shape[:-1], 2)
+    assert set(batch["surface_neighbours"].unique().tolist()) - {0} == {3, 5}
 
 
 def test_the_domain_of_a_field() -> None:

@@ -108,6 +108,17 @@ def test_the_least_recently_used_go_first_and_the_limit_holds(tmp_path: Path) ->
     assert len(files(cache)) >= 8
 
 
+def test_a_smaller_limit_applies_from_the_next_opening_on(tmp_path: Path) -> None:
+    cache = DiskCache(tmp_path / "cache")
+    for key in "abcdefghij":
+        fetched(cache, key)
+    assert DiskCache(tmp_path / "cache").size() == cache.size()
+    smaller = DiskCache(tmp_path / "cache", limit=cache.size() // 2)
+    assert 0 < smaller.size() <= smaller.limit
+    assert is_kept(smaller, "j")
+    assert not is_kept(smaller, "a")
+
+
 def test_what_is_larger_than_the_limit_is_not_kept(tmp_path: Path) -> None:
     cache = DiskCache(tmp_path / "cache", 30 * BLOCK)
     fetched(cache, "small")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from copy import copy
 from functools import reduce
 from typing import Any, Literal, get_args
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data.dataloader import default_collate
@@ -31,7 +33,8 @@ class Collate:
       is the sample of each point; the points of sample i are ``<domain>_ptr[i]`` to ``<domain>_ptr[i + 1]``, int64.
     * ``"list"``: the list of the items.
 
-    Tensors without an axis, other values, and the keys of ``per_sample`` are stacked as by a DataLoader.
+    NumPy arrays are taken as tensors. Tensors without an axis, other values, and the keys of ``per_sample`` are stacked
+    as by a DataLoader.
 
     Args:
         way: "pad", "concat" or "list".
@@ -61,6 +64,7 @@ class Collate:
         """
         if self.way == "list":
             return [dict(item) for item in batch]
+        batch = [_with_tensors(item) for item in batch]
         check_fields(batch)
         collated: dict[str, Any] = {}
         for domain, fields in fields_by_domain(batch[0], self.per_sample).items():
@@ -94,6 +98,16 @@ class Collate:
             joined[f"{domain}_batch"] = torch.arange(len(batch)).repeat_interleave(lengths)
             joined[f"{domain}_ptr"] = torch.cat([ends.new_zeros(1), ends])
         return joined
+
+
+def _with_tensors(item: Mapping[str, Any]) -> Mapping[str, Any]:
+    """An item with its NumPy arrays, which a transform may return, as tensors."""
+    arrays = {key: torch.from_numpy(value) for key, value in item.items() if isinstance(value, np.ndarray)}
+    if not arrays:
+        return item
+    changed = copy(item)  # with its sample id
+    changed.update(arrays)  # type: ignore[attr-defined]
+    return changed
 
 
 def clear_padding(field: str, values: Tensor, batch: Mapping[str, Any]) -> Tensor:

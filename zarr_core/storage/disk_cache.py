@@ -81,7 +81,8 @@ class DiskCache:
     Args:
         folder: where to keep entries; created if needed. On a full or read-only disk, the cache warns once and stops
             storing for a while.
-        limit: bytes to keep at most, "200GB" or a number; the least recently used entries go first.
+        limit: bytes to keep at most, "200GB" or a number; the least recently used entries go first, also those that an
+            earlier, larger limit left.
 
     Attributes:
         hits, misses: lookups that found their bytes, and those that did not.
@@ -100,6 +101,7 @@ class DiskCache:
         self.hits = self.misses = self.corrupt_evicted = self.evicted = 0
         self._warned = False
         self._store_again_at = 0.0
+        self._apply_limit()
 
     def __repr__(self) -> str:
         folder = os.path.dirname(self.folder)
@@ -203,12 +205,24 @@ class DiskCache:
                 # Closing alone would leave the lock to a child forked meanwhile that has not closed its copy yet.
                 fcntl.flock(file, fcntl.LOCK_UN)
 
+    def _apply_limit(self) -> None:
+        """Evict what an earlier, larger limit allowed."""
+        with contextlib.suppress(OSError), self._locked() as lock:  # there may be no folder yet
+            if lock is not None and self._recorded_usage(lock)[0] > self.limit:
+                self._make_room(lock, 0)
+
+    def _recorded_usage(self, lock: IO[bytes]) -> tuple[int, float]:
+        """The sum of the entries' sizes, and when they were counted; 0 and 0 if that is not known."""
+        lock.seek(0)
+        record, checksum = lock.read(_USAGE.size), lock.read(4)
+        if len(record) != _USAGE.size or checksum != _checksum(record):
+            return 0, 0.0
+        usage, counted_at = _USAGE.unpack(record)
+        return usage, counted_at
+
     def _make_room(self, lock: IO[bytes], size: int) -> None:
         """Reserve bytes for a new entry, and evict if they exceed the limit. Needs the lock."""
-        record, checksum = lock.read(_USAGE.size), lock.read(4)
-        usage, counted_at = 0, 0.0
-        if len(record) == _USAGE.size and checksum == _checksum(record):
-            usage, counted_at = _USAGE.unpack(record)
+        usage, counted_at = self._recorded_usage(lock)
         now = time.time()
         if usage + size > self.limit or not 0 <= now - counted_at < _COUNT_EVERY:
             usage, counted_at = self._evict(size), now
