@@ -157,7 +157,7 @@ def summary(report: ConversionReport, store: str) -> str:
     document = _document(report, store)
     read, written = format_size(document["bytes_read"]), format_size(document["bytes_written"])
     lines = [
-        f"{len(document['converted'])} converted ({read} read, {written} written, {report.seconds:.1f} s), "
+        f"{len(document['converted'])} converted ({read} read, {written} of arrays written, {report.seconds:.1f} s), "
         f"{document['up_to_date']} up to date, {len(document['quarantined'])} quarantined, "
         f"{len(document['failed'])} failed"
     ]

@@ -45,7 +45,7 @@ def _command(
 def format_store(info: StoreInfo) -> str:
     """Summary of a store in a few lines, and a table of its fields."""
     kind = "wide matrix" if info.kind == "matrix" else f"point store of {info.name}"
-    size = f" ({format_size(info.bytes)})" if info.bytes else ""
+    size = f" ({format_size(info.bytes)} of arrays)" if info.bytes else ""
     lines = {
         "store": f"{info.store}, {kind}",
         "generation": f"{info.generation}, committed {cli.format_time(info.committed)}",
@@ -80,7 +80,7 @@ def format_sample(info: SampleInfo) -> str:
     """Summary of a sample in a few lines, and a table of its arrays."""
     lines = {
         "sample": f"{info.sample} of {info.store}, generation {info.generation}",
-        "size": format_size(info.bytes) if info.bytes else "",
+        "size": f"{format_size(info.bytes)} of arrays" if info.bytes else "",
         "batch": f"{info.batch}, row {info.row}" if info.batch else "",
         "group": info.group,
         "splits": "none, a blacklist excludes it" if info.excluded else ", ".join(info.splits),
