@@ -198,7 +198,7 @@ def _check_same(storage: Storage, head: Head[S], known: S, current: S | None) ->
     """
     opened = f"{storage.url}: the store that was opened here at generation {known.generation}"
     if current is None:
-        raise StoreError(f"{opened} was deleted; create it again, or use another place")
+        raise StoreError(f"{opened} was deleted or moved; open it where it is now, or create it again")
     then = find_generation(storage, head, current, known.generation)
     if then is None and current.generation > known.generation:
         then = current
