@@ -282,6 +282,26 @@ def test_a_task_of_a_slurm_job_is_a_rank(monkeypatch: pytest.MonkeyPatch) -> Non
     assert rank_and_world() == (0, 1)
 
 
+def test_a_later_epoch_than_that_of_a_state_in_its_middle_is_warned_of() -> None:
+    def resumed(position: int) -> EpochBatchSampler:
+        sampler = EpochBatchSampler(12, 2)
+        sampler.load_state_dict(EpochBatchSampler(12, 2).state_at(1, position))
+        return sampler
+
+    for set_epoch in (lambda sampler: sampler.set_epoch(2), lambda sampler: sampler.sampler.set_epoch(2)):
+        with pytest.warns(
+            UserWarning, match="4 of 6 batches of epoch 1 are left out: the loaded state is in the middle"
+        ):
+            set_epoch(resumed(2))
+        with warnings.catch_warnings(action="error"):
+            set_epoch(resumed(0))
+            set_epoch(resumed(6))
+            resumed(2).set_epoch(1)
+            ended = resumed(2)
+            assert len(list(ended)) == 4
+            set_epoch(ended)
+
+
 def test_a_run_that_sets_no_epochs_resumes_like_one_that_does() -> None:
     whole = EpochBatchSampler(8, 2, seed=9)
     epochs = [list(whole) for _ in range(3)]

@@ -180,8 +180,20 @@ class EpochBatchSampler(Sampler[list[int]]):
                 f"the loader counts epochs, as that of Accelerate does, call its set_epoch({self.epoch}) first"
             )
         self._advances = False
-        if epoch != self.epoch:
-            self.epoch, self.position, self._resumes = epoch, 0, False
+        self._go_to(epoch)
+
+    def _go_to(self, epoch: int) -> None:
+        """Go to the start of an epoch, unless it is the current one."""
+        if epoch == self.epoch:
+            return
+        left = len(self) - self.position
+        if self._resumes and self.position and left:
+            warnings.warn(
+                f"{left} of {len(self)} batches of epoch {self.epoch} are left out: the loaded state is in the middle "
+                f"of it, and epoch {epoch} begins. To train on them, begin with the epoch of the state: loader.epoch",
+                stacklevel=3,
+            )
+        self.epoch, self.position, self._resumes = epoch, 0, False
 
     @property
     def sampler(self) -> Any:
@@ -275,8 +287,7 @@ class EpochBatchSampler(Sampler[list[int]]):
         Fabric counts from 0 also after a state was loaded, so a number that is too small is not followed.
         """
         if self._advances and epoch >= self.epoch:
-            if epoch > self.epoch:
-                self.epoch, self.position, self._resumes = epoch, 0, False
+            self._go_to(epoch)
             self._begun = False
 
     def check_dataset(self, dataset: Any) -> None:
