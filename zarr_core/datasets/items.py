@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from zarr_core._util.cached import cached_property
 from zarr_core._util.documents import expect
 from zarr_core._util.redaction import redact
 from zarr_core.datasets.batch import Batch, BatchItem, Drawn
@@ -95,16 +96,15 @@ class Items:
                 found.append(key)
         return found
 
-    @property
+    @cached_property
     def domains(self) -> dict[str, str]:
         """The domain of each key that has points. Positions that are drawn by themselves are one of their own."""
         of_field = {GEOMETRY_POSITION: GEOMETRY_POSITION}
         for domain, layout in self._reader.manifest.domains.items():
             of_field |= dict.fromkeys(layout.arrays, domain)
         found = {}
-        for key, names in (self._keys or dict.fromkeys(self._fields)).items():
-            fields = [names or key] if isinstance(names, str | None) else names
-            for name in self._fields.intersection(fields):
+        for key, names in (self._keys or {name: name for name in self._fields}).items():
+            for name in self._fields.intersection([names] if isinstance(names, str) else names):
                 found[key] = of_field[name]
         return found
 
