@@ -323,6 +323,19 @@ def test_a_masked_field_has_the_points_of_its_sample(tmp_path: Path, collate: st
         assert torch.equal(batch["surface_a"].isnan(), batch["surface_batch"] < 2)
 
 
+def test_a_masked_field_of_a_transform_has_the_points_of_its_sample(tmp_path: Path) -> None:
+    stores = {}
+    for name, size in (("a", 20), ("b", 25)):
+        write_sample(tmp_path / name, "run_1", {"surface_position": np.ones((size, 3))}, split="train")
+        stores[name] = build_dataset({"kind": "point", "root": str(tmp_path / name), "split": "train"})
+    stores["a"] = build_dataset(
+        {"kind": "point", "root": str(tmp_path / "a"), "split": "train"}
+        | {"transform": lambda item: item | {"surface_distance": item["surface_position"][:, 0]}}
+    )
+    mixed = MixedDataset(stores, missing_fields="mask")
+    assert [mixed[place]["surface_distance"].shape for place in (0, 1)] == [(20,), (25,)]
+
+
 def test_a_masked_field_with_a_key_of_its_own_has_the_points_of_its_sample(tmp_path: Path) -> None:
     stores = {}
     for name, size, keys in (("a", 20, {"x": "surface_position", "f": "surface_pressure"}), ("b", 25, {})):

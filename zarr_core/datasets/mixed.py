@@ -297,9 +297,8 @@ class _Masks:
 
 def _with_the_points_of(field: str, item: Mapping[str, Any]) -> list[str]:
     """The other fields of an item that are of the same domain."""
-    domains = getattr(item, "domains", None)
-    if domains is None:  # not read by itself, or changed by a transform
-        domains = {name: domain for domain, names in fields_by_domain(item).items() for name in names}
+    domains = {name: domain for domain, names in fields_by_domain(item).items() for name in names}
+    domains |= getattr(item, "domains", None) or {}  # which do not name what a transform has added
     if field not in domains:
         return []
     return [
