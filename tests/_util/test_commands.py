@@ -30,6 +30,7 @@ from zarr_core.matrix.store.head import HEAD, named
 from zarr_core.points.stage.store import stage_store
 from zarr_core.points.statistics_files import load_statistics, statistics_hint
 from zarr_core.points.store.head import load_manifest
+from zarr_core.points.verify.store import verify_store
 from zarr_core.shootout.candidates import ENTRIES
 from zarr_core.shootout.measurement import Measurement
 from zarr_core.shootout.request import ShootoutRequest
@@ -161,6 +162,15 @@ def of_statistics(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert load_statistics(Storage(source.store), load_manifest(Storage(source.store)))
 
 
+def of_verified_statistics(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store = str(described(place).store)
+    assert command.main(["statistics", store]) == 0
+    (Path(store) / "statistics/00000001/all.yaml").write_text("surface_temperature_mean: [")
+    (problem,) = verify_store(store).problems
+    run_all(str(problem))
+    assert verify_store(store).ok
+
+
 def of_info(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert command.main(["info", str(described(place).store)]) == 0
     run_all(capsys.readouterr().out)
@@ -262,6 +272,7 @@ PRINTED: dict[str, Callable[[Path, Any], None]] = {
     "zarr_core/matrix/store/sample_table.py": of_sample_table,
     "zarr_core/matrix/stage.py": of_matrix_stage,
     "zarr_core/points/statistics_files.py": of_statistics,
+    "zarr_core/points/verify/statistics.py": of_verified_statistics,
     "zarr_core/shootout/verdict.py": of_shootout,
     "zarr_core/sources/resolve.py": of_resolve,
     "zarr_core/sources/selection.py": of_selection,
