@@ -102,12 +102,11 @@ class Collate:
 
 def _with_tensors(item: Mapping[str, Any]) -> Mapping[str, Any]:
     """An item with its NumPy arrays, which a transform may return, as tensors."""
-    arrays = {key: torch.from_numpy(value) for key, value in item.items() if isinstance(value, np.ndarray)}
-    if not arrays:
-        return item
-    changed = copy(item)  # with its sample id
-    changed.update(arrays)  # type: ignore[attr-defined]
-    return changed
+    changed: Any = copy(item)  # with its sample id
+    for key, value in item.items():
+        if isinstance(value, np.ndarray):
+            changed[key] = torch.from_numpy(value)
+    return changed  # type: ignore[no-any-return]
 
 
 def clear_padding(field: str, values: Tensor, batch: Mapping[str, Any]) -> Tensor:

@@ -26,7 +26,7 @@ class JoinedReader:
     """Reads batches of several plain datasets at once."""
 
     def __init__(self, datasets: Sequence[ZarrPointDataset]) -> None:
-        """See :meth:`of`."""
+        """The datasets are plain: :meth:`of` says what that is."""
         self._first = datasets[0]
         # Fields of which the datasets have other statistics.
         self._apart: set[str] = set()

@@ -48,22 +48,26 @@ class StatisticsCheck:
         training = training_split(manifest)
         if is_current and f"{statistics_name(manifest.generation, training)}.yaml" in recorded:
             files |= dict.fromkeys((STATISTICS_YAML, STATISTICS_JSON), training or ALL_SAMPLES)
-        for name, named in sorted(files.items()):
+        for named in sorted(set(files.values()) & {ALL_SAMPLES, *manifest.splits}):
             split = None if named == ALL_SAMPLES else named
-            if split is None or split in manifest.splits:
-                yield from self._compared(name, manifest, split)
+            expected = self._expected(manifest, split)
+            if expected is None:
+                continue
+            options = ["--split", split] if split else []
+            command = shell("statistics", self._storage.url, *options, "--generation", manifest.generation)
+            for name in sorted(files):
+                if files[name] == named:
+                    yield from self._compared(name, expected, f"write it again with `{command}`")
 
-    def _compared(self, name: str, manifest: StoreManifest, split: str | None) -> Iterator[str]:
+    def _expected(self, manifest: StoreManifest, split: str | None) -> dict[str, Any] | None:
+        """What the moments give; None if they are not recorded, or cannot be read, as the check of a sample reports."""
         try:
             with warnings.catch_warnings(action="ignore"):  # of parameters that differ in their components
-                expected = recorded_statistics(self._storage, manifest, split, self._known)
-        except (ZarrCoreError, OSError):  # the check of the sample reports it
-            return
-        if expected is None:
-            return
-        options = ["--split", split] if split else []
-        command = shell("statistics", self._storage.url, *options, "--generation", manifest.generation)
-        way_out = f"write it again with `{command}`"
+                return recorded_statistics(self._storage, manifest, split, self._known)
+        except (ZarrCoreError, OSError):
+            return None
+
+    def _compared(self, name: str, expected: dict[str, Any], way_out: str) -> Iterator[str]:
         try:
             data = self._storage.read(name)
             given = json.loads(data) if name.endswith(".json") else parse_yaml(data)
