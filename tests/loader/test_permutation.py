@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.helpers.examples import examples
 from zarr_core.errors import ZarrCoreError
-from zarr_core.loader import Permutation
+from zarr_core.loader import Permutation, permutation
 
 
 @given(size=st.integers(1, 3000), seed=st.integers(), epoch=st.integers(0, 10**6))
@@ -22,6 +22,16 @@ def test_the_order_is_a_bijection_and_any_part_of_it_can_be_had_alone(size: int,
     assert sorted(whole.tolist()) == list(range(size))
     assert order([size // 2])[0] == whole[size // 2]
     assert order(np.arange(size)[::-1].reshape(1, -1)).tolist() == [whole[::-1].tolist()]
+
+
+@given(size=st.integers(1, 1 << 17), seed=st.integers(), places=st.sets(st.floats(0, 1, exclude_max=True), max_size=20))
+@settings(max_examples=examples(50))
+def test_orders_do_not_depend_on_the_tables_of_small_sizes(size: int, seed: int, places: set[float]) -> None:
+    positions = [min(int(place * size), size - 1) for place in places]
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(permutation, "_TABLE_BITS", 0)
+        without = Permutation(size, seed=seed)(positions)
+    assert Permutation(size, seed=seed)(positions).tolist() == without.tolist()
 
 
 @given(size=st.integers(1, 2**62), places=st.sets(st.floats(0, 1, exclude_max=True), max_size=20))

@@ -26,6 +26,8 @@ _ROUNDS = 24
 _SHIFTS = [np.uint64(bits) for bits in (30, 27, 31)]
 _FACTORS = [np.uint64(factor) for factor in (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)]
 _MAX_SIZE = 1 << 62
+# For sizes of at most this many bits, the hashes of all halves are computed beforehand, which takes half the time.
+_TABLE_BITS = 16
 
 
 class Permutation:
@@ -47,6 +49,11 @@ class Permutation:
         self._low_mask = np.uint64((1 << bits // 2) - 1)
         self._high_mask = np.uint64((1 << bits - bits // 2) - 1)
         self._keys = _round_keys(whole_number("seed", seed), whole_number("epoch", epoch))
+        self._tables: _Words | None = None
+        if bits <= _TABLE_BITS:
+            self._tables = _mix(np.arange(1 << bits - bits // 2, dtype=np.uint64) + self._keys[:, np.newaxis])
+            self._tables[::2] &= self._high_mask
+            self._tables[1::2] &= self._low_mask
 
     def __call__(self, positions: np.typing.ArrayLike) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
         """Indices at the given positions of the order, int64, in the shape of ``positions``.
@@ -68,6 +75,11 @@ class Permutation:
     def _pass(self, words: _Words) -> _Words:
         """One pass of the Feistel network: XOR each half in turn with a keyed hash of the other half."""
         high, low = words >> self._low_bits, words & self._low_mask
+        if self._tables is not None:
+            for round_of_high, round_of_low in zip(self._tables[::2], self._tables[1::2], strict=True):
+                high ^= round_of_high[low]
+                low ^= round_of_low[high]
+            return (high << self._low_bits) | low
         for first, second in zip(self._keys[::2], self._keys[1::2], strict=True):
             high ^= _mix(low + first) & self._high_mask
             low ^= _mix(high + second) & self._low_mask
