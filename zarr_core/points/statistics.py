@@ -77,7 +77,7 @@ def calculate_store_statistics(
     read_concurrency: int = 1,
     progress: bool = False,
 ) -> dict[str, Any]:
-    """Mean, standard deviation, extremes, count and logscale moments of every field, in the units of the source.
+    """Mean, standard deviation, extremes, count and logscale moments of fields and parameters, in units of the source.
 
     Args:
         store_root: path or URL of the store.
@@ -98,8 +98,9 @@ def calculate_store_statistics(
 
     Returns:
         ``{field}_mean``, ``_std`` (ddof = 1), ``_min``, ``_max``, ``_count``, ``_logscale_mean``, ``_logscale_std`` for
-        every field in alphabetical order, then ``raw_pos_min`` and ``raw_pos_max`` over all position fields. Values of
-        a scalar are floats, those of a vector are lists with one float per component.
+        every field in alphabetical order, and, without ``fields``, for every parameter (``drag_mean``); then
+        ``raw_pos_min`` and ``raw_pos_max`` over all position fields. Values of a scalar are floats, those of a vector
+        are lists with one float per component.
 
     Raises:
         UnknownFieldError: the store does not hold a requested split or field.
