@@ -142,10 +142,9 @@ def _layout(name: str, layout: LayoutInfo) -> str:
         return f"{name} ({layout.samples:,} samples, {layout.inodes:,} inodes each)"
     objects = "object" if layout.objects == 1 else "objects"
     price = layout.requests * USD_PER_MILLION_GETS
-    draw = (
-        f"a draw: {layout.requests:,} GETs, USD {price:.2f} per million draws at {USD_PER_MILLION_GETS:g} per million"
-    )
-    return f"{name} ({layout.samples:,} samples, {layout.objects:,} {objects} each; {draw})"
+    draw = f"a draw: {layout.requests:,} GETs"
+    cost = f"USD {price:.2f} per million draws if a million GETs cost {USD_PER_MILLION_GETS:g}"
+    return f"{name} ({layout.samples:,} samples, {layout.objects:,} {objects} each; {draw}, {cost})"
 
 
 def _retired(info: StoreInfo) -> str:

@@ -36,6 +36,9 @@ def _command(
 ) -> cli.Result:
     target = None if write is None else local_path(write)
     found = survey(path)
+    saved = None
+    if error_bounds:  # before the description is written, because packages may be missing
+        saved = savings_of_source(found.kinds[0] if found.kinds else found.description, path)
     if target is not None:
         try:
             with target.open("x") as file:
@@ -45,8 +48,7 @@ def _command(
                 f"{write} exists; --write does not replace a file: remove it, or name another"
             ) from None
     text, document = _summary(found, write), _document(found)
-    if error_bounds:
-        saved = savings_of_source(found.kinds[0] if found.kinds else found.description, path)
+    if saved is not None:
         tried = ", ".join(TRIED)
         text += f"\nbytes per point of {saved['sample']}: by default, then with --max-error FIELD=ERROR for {tried}"
         for name, numbers in saved["fields"].items():
@@ -66,9 +68,11 @@ def _summary(found: Survey, written: str | None) -> str:
         f"  samples: {found.description.samples}",
         "  files of the first sample:",
         *(f"    {_file(file)}" for file in found.files),
-        f"  fields: {', '.join(found.description.fields)}",
+        f"  fields: {', '.join(found.fields)}",
         f"  splits: {', '.join(splits) or 'none'}",
     ]
+    if found.parameter_files:
+        lines.append(f"  parameters: {', '.join(found.parameter_files)}")
     if found.incomplete:
         sample_id, files = next(iter(found.incomplete.items()))
         lines.append(f"  incomplete: {some(list(found.incomplete))}; {sample_id} lacks {', '.join(files)}")
@@ -113,7 +117,8 @@ def _document(found: Survey) -> dict[str, Any]:
         "incomplete": found.incomplete,
         "bytes": found.n_bytes,
         "files": list(map(_file_document, found.files)),
-        "fields": list(found.description.fields),
+        "fields": found.fields,
+        "parameter_files": found.parameter_files,
         "splits": found.splits,
         "notes": found.odd,
         "description": found.to_yaml(),

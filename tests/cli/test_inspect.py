@@ -143,6 +143,12 @@ def test_without_the_library_of_a_file_the_next_step_is_to_install_it(
     assert out.endswith(f"next: pip install 'zarr-core[vtk]', delete {tmp_path / 'raw.yaml'}, and inspect again\n")
 
 
+def test_optional_fields_that_no_sample_has_are_not_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = inspected(write_source(tmp_path), capsys)
+    assert found["fields"] == list(resolve_kind("ahmedml").required_fields)
+    assert set(found["fields"]) < set(resolve_kind("ahmedml").fields)
+
+
 def test_flat_files_and_folders_of_arrays(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for number in (1, 2, 3):
         run = tmp_path / "arrays" / f"case{number:03d}"
@@ -156,7 +162,7 @@ def test_flat_files_and_folders_of_arrays(tmp_path: Path, capsys: pytest.Capture
     assert found["fields"] == ["volume_position", "volume_velocity", "volume_pressure"]
     document = yaml.safe_load(str(found["description"]))
     assert document["samples"] == "case*"
-    assert document["parameters"] == ["forces.csv"]
+    assert document["parameters"] == found["parameter_files"] == ["forces.csv"]
     if pytest.importorskip("vtkmodules", reason="the extra vtk is not installed"):
         (tmp_path / "flat").mkdir()
         for run in RAW.glob("run_*"):

@@ -15,9 +15,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from tests.helpers.small_shootout import run_commands, shootout
-from tests.helpers.small_source import KIND
+from tests.helpers.small_source import KIND, write_source
 from zarr_core.errors import ZarrCoreError
 from zarr_core.matrix import WideMatrix
 from zarr_core.points.store.head import load_manifest
@@ -384,6 +385,13 @@ def test_source_files_are_converted_first(store: Path, tmp_path: Path) -> None:
     report = shootout(store.with_name("source"), tmp_path, dataset_kind=KIND, formats=[".npy"])
     assert report["workload"]["samples_total"] == 3, "of the listing"
     assert report["workload"]["samples"] == 2
+
+
+def test_source_files_that_need_other_settings_are_to_be_converted_beforehand(tmp_path: Path) -> None:
+    source = write_source(tmp_path / "source", ("run_1",))
+    torch.save(1e5 + torch.rand(230, 3), source / "run_1" / "volume_cell_velocity.pt")
+    with pytest.raises(ZarrCoreError, match="use --field-dtype .*; convert some, and run the shootout on their store"):
+        shootout(source, tmp_path, dataset_kind=KIND, formats=[".npy"])
 
 
 @pytest.mark.parametrize("kind", [None, KIND])

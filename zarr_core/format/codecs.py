@@ -229,7 +229,8 @@ def _codec(name: str, level: int, scale: float | None = None, integers: str = "<
 def compress_pcodec(values: np.ndarray, level: int) -> bytes:
     """A frame of the values of a C-contiguous array, as numcodecs makes it; raises StoreError without the package."""
     standalone = _pcodec()
-    from pcodec import ChunkConfig, DeltaSpec, ModeSpec
+    with extra("pcodec", "the codec pcodec needs a version of its package that has ChunkConfig", StoreError):
+        from pcodec import ChunkConfig, DeltaSpec, ModeSpec
 
     config = ChunkConfig(compression_level=level, mode_spec=ModeSpec.classic(), delta_spec=DeltaSpec.none())
     frame: bytes = standalone.simple_compress(values.reshape(-1), config)

@@ -186,7 +186,9 @@ def _convert_some(request: ShootoutRequest, store: str, end: float) -> int:
                     break
             reason = reason or result.reason
     if not pending.written:
-        raise ZarrCoreError(f"no sample of {source} could be converted: {reason}")
+        raise ZarrCoreError(
+            f"no sample of {source} could be converted: {reason}; convert some, and run the shootout on their store"
+        )
     commit_results(job, pending)
     return len(job.selection.samples)
 

@@ -88,6 +88,18 @@ class Survey:
     odd: tuple[str, ...] = ()
     extras: tuple[str, ...] = ()
 
+    @property
+    def fields(self) -> list[str]:
+        """The fields of the description that a sample has."""
+        there = {name for sample in self.found.values() for name in sample.files}
+        return [name for name in self.description.fields if name in there]
+
+    @property
+    def parameter_files(self) -> list[str]:
+        """Names of the files with parameters in the first complete sample."""
+        first = next(sample for sample in self.found.values() if sample.complete)
+        return [info.name for info in first.parameter_files]
+
     def to_yaml(self) -> str:
         """A description to start from, with what is odd as comments."""
         head = [f"# Written by `{shell('inspect', self.url)}`. Check names, units and splits before you convert."]

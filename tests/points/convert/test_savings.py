@@ -46,3 +46,13 @@ def test_inspect_shows_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert found["fields"]["volume_velocity"][0] == 6
     assert command.main(["inspect", str(source), "--json"]) == 0
     assert "error_bounds" not in json.loads(capsys.readouterr().out)
+
+
+def test_without_a_usable_pcodec_inspect_names_the_extra_and_writes_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = write_source(tmp_path / "source")
+    monkeypatch.delattr("pcodec.ChunkConfig")  # as in a later version
+    assert command.main(["inspect", str(source), "--error-bounds", "--write", str(tmp_path / "new.yaml")]) == 1
+    assert "pip install 'zarr-core[pcodec]'" in capsys.readouterr().err
+    assert not (tmp_path / "new.yaml").exists()
