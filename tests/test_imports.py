@@ -179,6 +179,7 @@ def loaded() -> dict[str, list[str]]:
     return dict(map(json.loads, lines))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("module", "absent"), [item for modules in ABSENT for item in modules.items()])
 def test_an_import_brings_only_what_it_needs(module: str, absent: list[str], loaded: dict[str, list[str]]) -> None:
     assert module.partition(".")[0] in loaded[module]

@@ -81,6 +81,7 @@ def test_the_site_is_built_without_a_warning(tmp_path: Path, reference: Any) -> 
     assert "cell_type" not in look
 
 
+@pytest.mark.slow
 def test_the_tutorial_on_own_data(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -59,7 +59,7 @@ some_parts = st.lists(st.tuples(st.integers(1, 40), st.floats(0.05, 10)), min_si
 
 
 @given(parts=some_parts, size=st.none() | st.integers(250, 400), seed=st.integers(), epochs=st.integers(1, 6))
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 def test_epochs_are_exact_and_lose_no_sample(
     parts: list[tuple[int, float]], size: int | None, seed: int, epochs: int
 ) -> None:

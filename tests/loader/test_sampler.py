@@ -34,7 +34,7 @@ from zarr_core.loader import EpochBatchSampler, Permutation, ResumableLoader, ra
     shuffle=st.booleans(),
     start=st.integers(0, 30),
 )
-@settings(max_examples=examples(300))
+@settings(max_examples=examples(150))
 def test_every_world_makes_the_same_batches(
     size: int, part: int, world: int, mode: str, shuffle: bool, start: int
 ) -> None:

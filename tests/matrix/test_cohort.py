@@ -14,6 +14,7 @@ from zarr_core.datasets import MatrixDataset
 PROJECT = Path(__file__).parents[2]
 
 
+@pytest.mark.slow
 def test_the_tutorial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "examples").symlink_to(PROJECT / "examples")
     monkeypatch.chdir(tmp_path)

@@ -99,7 +99,7 @@ class Case:
             assert got.dtype == self.values[value]
 
 
-@settings(max_examples=examples(60))
+@settings(max_examples=examples(30))
 @given(st.data())
 def test_any_matrix_reads_as_the_rows_that_were_appended(data: st.DataObject) -> None:
     root = f"memory://{uuid.uuid4().hex}"  # a local disk would sync for each commit

@@ -76,6 +76,7 @@ def test_the_whole_chain(filled: Trial) -> None:
     assert filled.materialization("manifest").metadata["generation"].value == 1
 
 
+@pytest.mark.slow
 def test_a_packed_dataset_is_converted_and_passes_its_checks(filled: Trial) -> None:
     packed = Trial(filled.dataset.model_copy(update={"layout": "packed"}), filled.instance)
     assert packed.convert_all().success

@@ -1,9 +1,9 @@
 """The platform as it runs: a daemon, samples copied into a watched folder, and batches written to a warehouse.
 
 All tests share one daemon, whose start takes longer than most of them, and follow one another: arrivals of samples and
-of batches, their repair, a terminated conversion, a failed check, a migration, a source of which most is gone, and a
-misspelt declaration. A test that needs the platform at rest calls :func:`settled` first. What loses its database comes
-last. The slow tests are the last ones, since none of the others may miss what they leave.
+of batches, their repair, a killed daemon, a terminated conversion, a failed check, a migration, a source of which most
+is gone, and a misspelt declaration. A test that needs the platform at rest calls :func:`settled` first. What loses its
+database comes last. The slow tests are the last ones, since none of the others may miss what they leave.
 """
 
 from __future__ import annotations
@@ -182,6 +182,29 @@ def test_repaired_and_further_batches_are_loaded(deployment: Deployment, instanc
 
 
 @pytest.mark.usefixtures("further_arrivals")
+def test_a_killed_daemon_goes_on_after_its_restart(
+    deployment: Deployment, instance: dg.DagsterInstance, tmp_path: Path
+) -> None:
+    """It dies with its code servers and a run in the middle of a conversion, which nobody reports."""
+    settled(deployment, instance)
+    (deployment.home / WAITING).unlink(missing_ok=True)
+    before = load_manifest(str(deployment.store)).samples
+    with deployment.hold("run_17"):
+        write_run(tmp_path, 17, points=3000).rename(deployment.source / "run_17")
+        deployment.wait("the conversion", deployment.holding)
+        (running,) = [run for run in runs_of(instance, SAMPLES) if run.status is dg.DagsterRunStatus.STARTED]
+        deployment.kill()
+    deployment.start()
+    deployment.wait("the publication", lambda: "run_17" in load_manifest(str(deployment.store)).samples)
+    manifest = load_manifest(str(deployment.store))
+    assert {i: manifest.samples[i] for i in before} == dict(before)
+    found = instance.get_run_by_id(running.run_id)
+    assert found is not None
+    assert found.status is dg.DagsterRunStatus.FAILURE
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("further_arrivals")
 def test_a_terminated_conversion_ends_as_canceled_and_keeps_what_it_converted(
     deployment: Deployment, instance: dg.DagsterInstance, ui: Ui, arrivals: Path
 ) -> None:
@@ -203,7 +226,7 @@ def test_a_terminated_conversion_ends_as_canceled_and_keeps_what_it_converted(
         )
         evaluated(deployment, instance)
         assert len(planned(instance, SAMPLES, "run_12")) == 1, "it is not requested again"
-    deployment.wait("the publication", lambda: {*load_manifest(str(deployment.store)).samples} == RUNS | others)
+    deployment.wait("the publication", lambda: others <= {*load_manifest(str(deployment.store)).samples})
     assert not (deployment.store / "samples" / "run_12").exists()
     shown = ui.partitions(SAMPLES)
     assert {*new} & {*shown["materialized"]} == others
@@ -214,6 +237,7 @@ def test_a_terminated_conversion_ends_as_canceled_and_keeps_what_it_converted(
     )
 
 
+@pytest.mark.slow
 def test_a_check_that_failed_by_hand_is_logged_and_holds_back_what_follows(
     deployment: Deployment, instance: dg.DagsterInstance, location: dg.Definitions, ui: Ui
 ) -> None:
@@ -241,6 +265,7 @@ def test_a_check_that_failed_by_hand_is_logged_and_holds_back_what_follows(
     assert ui.partitions(SAMPLES)["failed"] == []
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("arrivals")
 def test_a_migration_goes_on_while_samples_arrive_and_is_dropped(
     deployment: Deployment, instance: dg.DagsterInstance, location: dg.Definitions, tmp_path: Path
@@ -269,6 +294,7 @@ def test_a_migration_goes_on_while_samples_arrive_and_is_dropped(
     deployment.wait("the way back", lambda: stored_as("float16"))
 
 
+@pytest.mark.slow
 def test_a_killed_run_worker_is_replaced(deployment: Deployment, instance: dg.DagsterInstance, tmp_path: Path) -> None:
     settled(deployment, instance)
     (deployment.home / WAITING).unlink(missing_ok=True)
@@ -283,27 +309,6 @@ def test_a_killed_run_worker_is_replaced(deployment: Deployment, instance: dg.Da
         failed = dg.RunsFilter(run_ids=[running.run_id], statuses=[dg.DagsterRunStatus.FAILURE])
         deployment.wait("the failure", lambda: instance.get_runs(failed))
     deployment.wait("the publication", lambda: "run_16" in load_manifest(str(deployment.store)).samples)
-
-
-def test_a_killed_daemon_goes_on_after_its_restart(
-    deployment: Deployment, instance: dg.DagsterInstance, tmp_path: Path
-) -> None:
-    """It dies with its code servers and a run in the middle of a conversion, which nobody reports."""
-    settled(deployment, instance)
-    (deployment.home / WAITING).unlink(missing_ok=True)
-    before = load_manifest(str(deployment.store)).samples
-    with deployment.hold("run_17"):
-        write_run(tmp_path, 17, points=3000).rename(deployment.source / "run_17")
-        deployment.wait("the conversion", deployment.holding)
-        (running,) = [run for run in runs_of(instance, SAMPLES) if run.status is dg.DagsterRunStatus.STARTED]
-        deployment.kill()
-    deployment.start()
-    deployment.wait("the publication", lambda: "run_17" in load_manifest(str(deployment.store)).samples)
-    manifest = load_manifest(str(deployment.store))
-    assert {i: manifest.samples[i] for i in before} == dict(before)
-    found = instance.get_run_by_id(running.run_id)
-    assert found is not None
-    assert found.status is dg.DagsterRunStatus.FAILURE
 
 
 @pytest.mark.slow

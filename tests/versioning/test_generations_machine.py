@@ -224,6 +224,6 @@ class MixedStore(Store):
 
 
 TestStore = Store.TestCase
-TestStore.settings = settings(max_examples=examples(15), stateful_step_count=40)
+TestStore.settings = settings(max_examples=examples(8), stateful_step_count=40)
 TestMixedStore = pytest.mark.slow(MixedStore.TestCase)
 TestMixedStore.settings = settings(max_examples=examples(10), stateful_step_count=40)

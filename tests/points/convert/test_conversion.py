@@ -106,6 +106,11 @@ def test_changed_settings_convert_again_beside_the_old(tmp_path: Path, source: P
     assert load_manifest(store, generation=1).fields["surface_pressure"].dtype == "float16"
     same = convert("ahmedml", store, root=source, field_dtypes={"surface_pressure": "float32"}, **SETTINGS)
     assert len(same.having("up to date")) == 3
+    assert all(result.bytes_written for result in report.having("converted"))
+    former = {"field_dtypes": {"surface_pressure": "default"}}
+    back = convert("ahmedml", store, root=source, reconvert=True, **former, **SETTINGS)
+    found = [(result.bytes_read, result.bytes_written) for result in back.having("converted")]
+    assert found == [(0, 0)] * 3, "their groups were there"
 
 
 def test_shards_are_capped_to_whole_chunks(tmp_path: Path, source: Path) -> None:

@@ -176,6 +176,7 @@ def _waits_at_run_2(folder: Path, writer: Any, source: Any, sample: Any, *option
     return convert_sample(writer, source, sample, *options)
 
 
+@pytest.mark.slow
 def test_a_lost_scheduler_ends_the_run_and_the_next_one_continues_it(
     cluster: Cluster,
     source: Path,

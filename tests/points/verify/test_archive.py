@@ -45,6 +45,7 @@ def test_a_packed_store_is_sound(archive: Path, made: Path) -> None:
     assert problems(archive, source=str(made / "source"), deep=True) == []
 
 
+@pytest.mark.slow
 def test_any_flipped_byte_is_found(archive: Path) -> None:
     size = archive.stat().st_size
     for at in range(0, size, 401):

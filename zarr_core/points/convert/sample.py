@@ -47,8 +47,8 @@ class ConversionResult:
         quarantine: the refusal of a quarantined sample.
         reason: why the sample was not converted, or "".
         seconds: duration.
-        bytes_read: size of the source files.
-        bytes_written: size of the arrays.
+        bytes_read: size of the source files; 0 if the group of an earlier attempt is used.
+        bytes_written: size of the arrays; 0 likewise.
         notes: what the reading of the sample left out or found odd, details by reason.
     """
 
@@ -103,8 +103,9 @@ def _convert_sample(
         written = writer.find(sample_id, fingerprint) if repair is None else None
         if isinstance(written, Quarantine) and not retry_quarantined:
             return quarantined(sample_id, written)
-        if not isinstance(written, SampleEntry):
-            written = _write(writer, source, sample, repair if written is None else Repair())
+        if isinstance(written, SampleEntry):
+            return ConversionResult(sample_id, "converted", written)
+        written = _write(writer, source, sample, repair if written is None else Repair())
     except SampleError as error:
         if not _is_unchanged(source, sample):
             # The file may have been read while it was written: not a problem of the sample.

@@ -80,6 +80,7 @@ def test_damaged_files_are_named(source: Path, tmp_path: Path, codec: str) -> No
     damaged(str(tmp_path))
 
 
+@pytest.mark.slow
 def test_damaged_objects_are_named(remote: str) -> None:
     damaged(remote)
 

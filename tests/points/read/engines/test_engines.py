@@ -33,7 +33,7 @@ GOLDEN = Path(__file__).parents[3] / "golden"
 FIELDS = ["surface_position", "volume_pressure", "volume_velocity"]
 
 
-@settings(max_examples=examples(30))
+@settings(max_examples=examples(15))
 @given(
     codec=st.sampled_from(CODECS),
     shard_points=st.sampled_from([None, 32, 48]),

@@ -72,6 +72,7 @@ def test_a_warm_field_is_one_request_and_a_cold_sample_one_more(root: Path) -> N
     costs_what_it_must(str(root))
 
 
+@pytest.mark.slow
 def test_a_remote_field_is_one_request_and_a_cold_sample_one_more(remote: str) -> None:
     costs_what_it_must(remote)
 
