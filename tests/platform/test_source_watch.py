@@ -325,7 +325,7 @@ class Bucket(Watcher):
             self.source.write(f"run_{number}/{path.name}", [path.read_bytes()])
 
 
-@pytest.mark.parametrize("any_root", ["s3", "oci", "gs", "az"], indirect=True)
+@pytest.mark.parametrize("any_root", ["s3", pytest.param("oci", marks=pytest.mark.slow), "gs", "az"], indirect=True)
 def test_arrivals_changes_and_disappearance_in_a_bucket(trial: Trial, any_root: str) -> None:
     bucket = Bucket(trial, any_root)
     bucket.upload(1)

@@ -140,6 +140,7 @@ def contents(store: Path, *folders: str) -> dict[str, bytes]:
     return {name: data for name, data in objects(store).items() if name.startswith(folders)}
 
 
+@pytest.mark.slow
 def test_all_verbs_make_what_one_process_makes(
     cluster: Cluster, source: Path, sequential: Path, tmp_path: Path
 ) -> None:
@@ -157,6 +158,7 @@ def _dies_once_at_run_2(mark: Path, writer: Any, source: Any, sample: Any, *opti
     return convert_sample(writer, source, sample, *options)
 
 
+@pytest.mark.slow
 def test_a_killed_worker_is_replaced(
     cluster: Cluster, source: Path, sequential: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
