@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 import pyarrow as pa
+import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
@@ -137,6 +138,25 @@ def test_tables_of_any_kind(matrix: WideMatrix, tmp_path: Path, kind: str) -> No
         {"sample_id": "7", "sex": "M", "age": 40, "ok": False},
         {"sample_id": "007", "sex": "F", "age": 30, "ok": True},
     ]
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_pyarrow_gets_files_in_its_own_memory(
+    matrix: WideMatrix, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """A thread of pyarrow that still reads an object of Python when the process ends aborts it."""
+    path = tmp_path / f"ages.{kind}"
+    (ages(a_s0=3.5).to_pandas().to_csv if kind == "csv" else ages(a_s0=3.5).to_pandas().to_parquet)(path, index=False)
+    given: list[Any] = []
+
+    def recorded(read: Any) -> Any:
+        return lambda file, *arguments, **options: given.append(file) or read(file, *arguments, **options)
+
+    monkeypatch.setattr(pyarrow.csv, "read_csv", recorded(pyarrow.csv.read_csv))
+    monkeypatch.setattr(pq, "read_table", recorded(pq.read_table))
+    matrix.set_metadata(str(path))
+    assert WideMatrix.open(matrix.url).samples(["age"], ["a_s0"])["age"].to_pylist() == [3.5]
+    assert {type(file) for file in given} == {pa.BufferReader}
 
 
 def test_empty_cells_and_na_are_null_in_columns_of_text_too(matrix: WideMatrix, tmp_path: Path) -> None:

@@ -108,7 +108,8 @@ def read_manifest(source: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         with opened_file(str(source), where) as file:
             if kind == "parquet":
                 used = _find_columns(pyarrow.parquet.read_schema(file).names, _COLUMNS, where)
-                table = pyarrow.parquet.read_table(file, columns=list(used.values()))
+                file.seek(0)
+                table = pyarrow.parquet.read_table(arrow_file(file.read()), columns=list(used.values()))
             else:
                 table = _parse_table(file.read(), kind, where, _COLUMNS)
     used = _find_columns(table.column_names, _COLUMNS, where)
@@ -137,6 +138,19 @@ def opened_file(url: str, where: str) -> Iterator[Any]:
             yield file
     except (OSError, EOFError, zlib.error, UnicodeDecodeError, pa.ArrowException) as error:
         raise MatrixError(f"{where} cannot be read: {redact(str(error))}") from printable_cause(error)
+
+
+def arrow_file(data: bytes | memoryview) -> pa.BufferReader:
+    """A file in memory of pyarrow's own, for its functions that read.
+
+    They read ahead in threads that may be at work when the process ends. If these need Python's lock then, to read or
+    to release an object of Python, the process is aborted.
+    """
+    import pyarrow as pa
+
+    memory = pa.BufferOutputStream()
+    memory.write(data)
+    return pa.BufferReader(memory.getvalue())
 
 
 def _kind(url: str) -> str:
@@ -201,7 +215,7 @@ def _parse_table(data: bytes, kind: str, where: str, roles: Collection[str]) -> 
     # As text, because chromosomes of the first rows may all be numbers.
     texts = {used[role]: pa.string() for role in ("name", "chromosome") if role in used}
     table = pyarrow.csv.read_csv(
-        pa.BufferReader(pa.py_buffer(data)[start:stop]),
+        arrow_file(memoryview(data)[start:stop]),
         pyarrow.csv.ReadOptions(column_names=names),
         pyarrow.csv.ParseOptions(delimiter=delimiter),
         pyarrow.csv.ConvertOptions(column_types=texts, include_columns=list(used.values())),

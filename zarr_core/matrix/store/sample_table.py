@@ -20,7 +20,7 @@ from zarr_core._util.commands import shell
 from zarr_core._util.extras import extra
 from zarr_core._util.redaction import redact
 from zarr_core.errors import CorruptChunkError, MatrixError, UnknownFieldError
-from zarr_core.matrix.store.axis_file import opened_file
+from zarr_core.matrix.store.axis_file import arrow_file, opened_file
 from zarr_core.matrix.store.batch_names import among, home_of, is_name, outside
 from zarr_core.matrix.store.head import commit
 from zarr_core.matrix.store.state import METADATA, MatrixState, MetadataTable
@@ -159,7 +159,7 @@ def load_table(storage: Storage, state: MatrixState, kind: Kind) -> pa.Table | N
     pa = _pyarrow()
     data = read_table_file(storage, record, kind)
     try:
-        return pa.parquet.read_table(io.BytesIO(data))
+        return pa.parquet.read_table(arrow_file(data))
     except pa.ArrowException as error:
         raise CorruptChunkError(f"{storage.url}/{record.path} is not a table: {error}") from error
 
@@ -275,11 +275,11 @@ def _read_file(url: str, where: str, key: str) -> pa.Table:
     text = pa.csv.ConvertOptions(column_types={key: pa.string(), "batch_id": pa.string()})
     with opened_file(url, where) as file:
         if ending == "parquet":
-            return pa.parquet.read_table(file)
+            return pa.parquet.read_table(arrow_file(file.read()))
         data = file.read()
         data.decode()  # pyarrow would take text in another encoding for bytes
         delimiter = "\t" if ending == "tsv" else ","
-        table = pa.csv.read_csv(io.BytesIO(data), None, pa.csv.ParseOptions(delimiter=delimiter), text)
+        table = pa.csv.read_csv(arrow_file(data), None, pa.csv.ParseOptions(delimiter=delimiter), text)
     for number, field in enumerate(table.schema):
         if pa.types.is_string(field.type) and field.name not in text.column_types:
             present = _not_in(table[number], text.null_values)
