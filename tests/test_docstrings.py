@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import doctest
 import inspect
+import pydoc
+import re
 from pathlib import Path
 
 import numpy as np
@@ -41,3 +43,12 @@ def test_the_example_runs(name: str) -> None:
 def test_the_first_names_that_a_user_meets_have_examples() -> None:
     first = {"build_dataset", "ResumableLoader", "to_device", "write_sample", "open_store", "WideMatrix"}
     assert first <= set(WITH_EXAMPLES)
+
+
+def test_help_finds_what_docstrings_refer_to() -> None:
+    """By its name as text: ``import zarr_core`` makes no attribute of a module that was not imported yet."""
+    named = []
+    for path in Path(zarr_core.__file__).parent.rglob("*.py"):
+        named += re.findall(r"``help\(([^)]+)\)``", path.read_text())
+    assert named
+    assert [name for name in named if pydoc.locate(name.strip('"')) is None or not name.startswith('"')] == []

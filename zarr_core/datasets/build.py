@@ -34,8 +34,8 @@ def build_dataset(config: Mapping[str, Any] | str | os.PathLike[str]) -> ZarrPoi
     Args:
         config: a mapping, or the path of a YAML file that contains one. Its ``kind`` is "point" for any store, the
             name of a published dataset ("ahmedml"), or the dotted path of a dataset class, of Noether's too; the other
-            keys are settings of that class's config, which
-            ``help(zarr_core.datasets.config.StoreDatasetConfig)`` explains.
+            keys are settings of that class's config, which ``help("zarr_core.datasets.config.StoreDatasetConfig")``
+            explains.
 
     Raises:
         ZarrCoreError: the config cannot be read, names no dataset class, or has invalid settings.
