@@ -39,6 +39,23 @@ def test_the_command_of_a_matrix_copies_it_with_the_settings_and_derives_columns
     ]
 
 
+@pytest.mark.parametrize(
+    ("chunk", "command"),
+    [
+        (4096, "zarr-core stage /scratch/cars --source s3://bucket/cars --layout directory"),
+        (
+            2048,
+            "zarr-core convert s3://bucket/cars --source SOURCE --dataset-kind ahmedml --reconvert --chunk-points 2048",
+        ),
+    ],
+)
+def test_a_copy_has_another_layout_and_the_store_in_the_bucket_keeps_its_own(chunk: int, command: str) -> None:
+    facts = FACTS | {"source": "s3://bucket/cars", "layout": "packed"}
+    best = Measurement("scratch", ENTRIES[0].with_settings("none", chunk, "directory"), "draws", [9.0])
+    found = judge(Case([best], TIERS, facts, {}, batch_size=8))
+    assert found["command"].splitlines()[0].startswith(command)
+
+
 @pytest.mark.parametrize("unit", ["points", "features"])
 def test_every_command_is_accepted_by_the_command_line(unit: str) -> None:
     entries = ENTRIES if unit == "points" else MATRIX_ENTRIES
