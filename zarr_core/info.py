@@ -8,7 +8,7 @@ from typing import Annotated
 
 from zarr_core._util import command_line as cli
 from zarr_core._util.commands import shell
-from zarr_core._util.units import format_duration, format_size
+from zarr_core._util.units import format_count, format_duration, format_size
 from zarr_core.points.store.footprint import USD_PER_MILLION_GETS, LayoutInfo
 from zarr_core.stores.summary import SampleInfo, SplitInfo, StoreInfo, sample_info, store_info
 
@@ -138,22 +138,23 @@ def _split(name: str, split: SplitInfo) -> str:
 
 def _layout(name: str, layout: LayoutInfo) -> str:
     """What a sample of a layout takes: inodes of a disk, or objects and requests of a bucket."""
+    samples = format_count(layout.samples, "samples")
     if layout.inodes:
-        return f"{name} ({layout.samples:,} samples, {layout.inodes:,} inodes each)"
-    objects = "object" if layout.objects == 1 else "objects"
+        return f"{name} ({samples}, {layout.inodes:,} inodes each)"
     price = layout.requests * USD_PER_MILLION_GETS
     draw = f"a draw: {layout.requests:,} GETs"
     cost = f"USD {price:.2f} per million draws if a million GETs cost {USD_PER_MILLION_GETS:g}"
-    return f"{name} ({layout.samples:,} samples, {layout.objects:,} {objects} each; {draw}, {cost})"
+    return f"{name} ({samples}, {format_count(layout.objects, 'objects')} each; {draw}, {cost})"
 
 
 def _retired(info: StoreInfo) -> str:
     parts = []
     if info.retired:
         more = ", ..." if len(info.retired) > _NAMES_SHOWN else ""
-        parts.append(f"{len(info.retired):,} samples: {', '.join(info.retired[:_NAMES_SHOWN])}{more}")
+        parts.append(f"{format_count(len(info.retired), 'samples')}: {', '.join(info.retired[:_NAMES_SHOWN])}{more}")
     if info.retired_batches:
-        parts.append(f"batches: {_listed('{} ({:,} samples)', info.retired_batches)}")
+        batches = {name: format_count(count, "samples") for name, count in info.retired_batches.items()}
+        parts.append(f"batches: {_listed('{} ({})', batches)}")
     return "; ".join(parts)
 
 

@@ -368,7 +368,7 @@ def test_info_names_retired_samples_and_batches(tmp_path: Path, capsys: pytest.C
         matrix.append(batch, samples, {"beta": np.zeros((len(samples), 3), np.float32)})
     matrix.retire(sample_ids=["s1"], batch_ids=["two"])
     capsys.readouterr()
-    for store, expected in {"store": "1 samples: run_2", "matrix": "1 samples: s1; batches: two (1 samples)"}.items():
+    for store, expected in {"store": "1 sample: run_2", "matrix": "1 sample: s1; batches: two (1 sample)"}.items():
         assert command.main(["info", str(tmp_path / store)]) == 0
         assert f"retired     {expected}\n" in capsys.readouterr().out
     for store, sample, generation in (("store", "run_2", 2), ("matrix", "s1", 4)):

@@ -67,6 +67,12 @@ def test_what_a_store_holds(store: Path) -> None:
     assert all((store / row["samples/group"] / "zarr.json").exists() for row in latest)
 
 
+@pytest.mark.parametrize("given", ["Six cars", "Six cars."])
+def test_the_description_begins_with_the_given_one_as_a_sentence(store: Path, given: str) -> None:
+    own = croissant_document(store)["description"]
+    assert croissant_document(store, description=given)["description"] == f"Six cars. {own}"
+
+
 def test_files_of_packed_samples(tmp_path: Path) -> None:
     write_sample(tmp_path, "case", {"surface_position": np.zeros((9, 3))}, layout="packed")
     *_, objects = croissant_document(tmp_path)["distribution"]

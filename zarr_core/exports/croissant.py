@@ -96,7 +96,7 @@ def croissant_document(
         "@type": "sc:Dataset",
         "conformsTo": "http://mlcommons.org/croissant/1.1",
         "name": title,
-        "description": f"{description} {about} Zarr v3, generation {info.generation}.".strip(),
+        "description": f"{_sentence(description)}{about} Zarr v3, generation {info.generation}.",
         "url": where,
         "version": f"{info.generation}.0.0",
     }
@@ -131,6 +131,11 @@ def _node(kind: str, name: str, **properties: Any) -> dict[str, Any]:
     """A part of the document. What is None is left out."""
     given = {key: value for key, value in properties.items() if value is not None}
     return {"@type": f"cr:{kind}", "@id": name, "name": name, **given}
+
+
+def _sentence(text: str) -> str:
+    """A text with the full stop and the blank that end it before the next sentence."""
+    return f"{text}{'' if text.endswith(('.', '!', '?')) else '.'} " if text else ""
 
 
 def _file(name: str, description: str, url: str, encoding: str, sha256: str) -> dict[str, Any]:

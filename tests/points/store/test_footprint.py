@@ -30,7 +30,7 @@ def test_inodes_are_those_of_the_disk(tmp_path: Path) -> None:
     files = [path for path in group.rglob("*") if path.is_file()]
     inodes = 1 + 1 + len(list(group.rglob("*")))  # the folder of the sample, that of the group, and all below
     assert info.layouts == {"directory": LayoutInfo(1, len(files), inodes, 3)}
-    assert f"layout      directory (1 samples, {inodes} inodes each)\n" in format_store(info)
+    assert f"layout      directory (1 sample, {inodes} inodes each)\n" in format_store(info)
     info = write(tmp_path / "packed", "packed", "a", "b")
     assert info.layouts == {"packed": LayoutInfo(2, 1, 2, 2)}
     assert "layout      packed (2 samples, 2 inodes each)\n" in format_store(info)
@@ -38,7 +38,7 @@ def test_inodes_are_those_of_the_disk(tmp_path: Path) -> None:
 
 def test_objects_and_requests_are_those_of_the_bucket(memory_root: str) -> None:
     printed = format_store(write(f"{memory_root}/folders", "directory", "a"))
-    assert "directory (1 samples, 9 objects each; a draw: 3 GETs, USD 1.20 per million draws if a " in printed
+    assert "directory (1 sample, 9 objects each; a draw: 3 GETs, USD 1.20 per million draws if a " in printed
     printed = format_store(write(f"{memory_root}/packed", "packed", "a", "b"))
     assert (
         "packed (2 samples, 1 object each; a draw: 2 GETs, USD 0.80 per million draws if a million GETs cost 0.4)"
