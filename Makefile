@@ -34,11 +34,11 @@ ui: .venv/installed $(DAGSTER_HOME)/dagster.yaml  ## Dagster's webserver and dae
 docs: .venv-docs  ## the documentation's site, in build/site
 	NO_MKDOCS_2_WARNING=1 $</bin/python -m mkdocs build --strict --site-dir build/site
 
-# Two processes more than CI's machines have cores, since many tests wait for a daemon, a server or another process.
+# One process more than CI's machines have cores, since many tests wait for a daemon, a server or another process.
 # Each process has one thread for numerics, because the processes already share the cores.
 test: .venv/compiled  ## run the tests, in seven minutes on two cores
 	rm -rf .pytest_cache/d/skipped
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 test-extras: .venv/extras .venv-anndata .venv-lineage .venv-mds .venv-hydra .venv-recipes .venv-docs  ## run the slow tests and what else `make test` skipped; as root, with Debian's packages as well
 	tests/extras.sh

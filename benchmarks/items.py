@@ -1,8 +1,9 @@
 """What parameters, transforms, mixtures and normalization cost beside the plain dataset: time of a batch, local.
 
 ``python -m benchmarks.items`` makes two copies of a store of 128 samples of two domains. Batches of 8 samples, 16,384
-volume and 4,096 surface points of each. The datasets take turns in random order, an epoch each; ratios of the medians.
-Epochs that meet chunks for the first time, whose checksums are compared, are not counted.
+volume and 4,096 surface points of each. The datasets take turns in random order, an epoch each. Ratios are those of
+each turn, of which the median is shown: the speed of a machine may change every few seconds. Epochs that meet chunks
+for the first time, whose checksums are compared, are not counted.
 """
 
 from __future__ import annotations
@@ -90,8 +91,8 @@ def datasets(stores: list[str], draw: Mapping[str, int]) -> dict[str, Any]:
     }
 
 
-def measure(opened: Mapping[str, Any], rounds: int, warm: int) -> dict[str, float]:
-    """Median seconds of a batch by name, after ``warm`` epochs that are not counted."""
+def measure(opened: Mapping[str, Any], rounds: int, warm: int) -> dict[str, list[float]]:
+    """Seconds of a batch in each turn by name, after ``warm`` epochs that are not counted."""
     loaders = {}
     for name, dataset in opened.items():
         loaders[name] = ResumableLoader(dataset, EpochBatchSampler.of(dataset, batch_size=BATCH, seed=0))
@@ -105,13 +106,17 @@ def measure(opened: Mapping[str, Any], rounds: int, warm: int) -> dict[str, floa
             batches = sum(1 for _ in loader)
             if number >= warm:
                 seconds[name].append((time.perf_counter() - started) / batches)
-    return {name: statistics.median(found) for name, found in seconds.items()}
+    return seconds
 
 
-def ratios(found: Mapping[str, float]) -> dict[str, float]:
-    """Times of batches as multiples of the plain dataset's; that of the mixture, of both stores'."""
-    of_plain = {name: seconds / found[PLAIN] for name, seconds in found.items()}
-    return of_plain | {MIXTURE: 2 * found[MIXTURE] / (found[PLAIN] + found[COPY])}
+def ratios(found: Mapping[str, list[float]]) -> dict[str, float]:
+    """Times of batches as multiples of the plain dataset's; that of the mixture, of both stores' mean."""
+    plain = np.array(found[PLAIN])
+    compared: dict[str, float] = {}
+    for name, seconds in found.items():
+        base = (plain + found[COPY]) / 2 if name == MIXTURE else plain
+        compared[name] = float(np.median(np.array(seconds) / base))
+    return compared
 
 
 def main() -> None:
@@ -128,7 +133,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         found = measure(datasets(make_stores(Path(folder), points), DRAW), arguments.rounds, WARM)
     compared = ratios(found)
-    rows: list[list[Value]] = [[name, 1000 * seconds, compared[name]] for name, seconds in found.items()]
+    rows: list[list[Value]] = []
+    for name, seconds in found.items():
+        rows.append([name, 1000 * statistics.median(seconds), compared[name]])
     result.add_table("Time of a batch", ("dataset", "ms", "/ plain"), rows)
     for name, ratio in compared.items():
         if name not in (PLAIN, COPY, NORMALIZED):
