@@ -135,7 +135,10 @@ def _node(kind: str, name: str, **properties: Any) -> dict[str, Any]:
 
 def _sentence(text: str) -> str:
     """A text with the full stop and the blank that end it before the next sentence."""
-    return f"{text}{'' if text.endswith(('.', '!', '?')) else '.'} " if text else ""
+    if not text:
+        return ""
+    stop = "" if text.endswith((".", "!", "?")) else "."
+    return f"{text}{stop} "
 
 
 def _file(name: str, description: str, url: str, encoding: str, sha256: str) -> dict[str, Any]:
