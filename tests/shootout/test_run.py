@@ -390,7 +390,9 @@ def test_source_files_are_converted_first(store: Path, tmp_path: Path) -> None:
 def test_source_files_that_need_other_settings_are_to_be_converted_beforehand(tmp_path: Path) -> None:
     source = write_source(tmp_path / "source", ("run_1",))
     torch.save(1e5 + torch.rand(230, 3), source / "run_1" / "volume_cell_velocity.pt")
-    with pytest.raises(ZarrCoreError, match="use --field-dtype .*; convert a few samples so, and run the shootout on their store"):
+    with pytest.raises(
+        ZarrCoreError, match="use --field-dtype .*; convert a few samples so, and run the shootout on their store"
+    ):
         shootout(source, tmp_path, dataset_kind=KIND, formats=[".npy"])
 
 

@@ -187,7 +187,8 @@ def _convert_some(request: ShootoutRequest, store: str, end: float) -> int:
             reason = reason or result.reason
     if not pending.written:
         raise ZarrCoreError(
-            f"no sample of {source} could be converted: {reason}; convert a few samples so, and run the shootout on their store"
+            f"no sample of {source} could be converted: {reason}; convert a few samples so, and run the shootout on their "
+            "store"
         )
     commit_results(job, pending)
     return len(job.selection.samples)
