@@ -186,10 +186,8 @@ def _convert_some(request: ShootoutRequest, store: str, end: float) -> int:
                     break
             reason = reason or result.reason
     if not pending.written:
-        raise ZarrCoreError(
-            f"no sample of {source} could be converted: {reason}; convert a few samples so, and run the shootout on their "
-            "store"
-        )
+        way_out = "convert a few samples so, and run the shootout on their store"
+        raise ZarrCoreError(f"no sample of {source} could be converted: {reason}; {way_out}")
     commit_results(job, pending)
     return len(job.selection.samples)
 
