@@ -230,5 +230,6 @@ def test_every_term_of_the_glossary_is_used_in_the_documentation() -> None:
 
 def test_the_questions_are_answered_once() -> None:
     questions = re.findall(r"^## (.*)$", (DOCS / "faq.md").read_text(), re.MULTILINE)
-    assert len(questions) == len(set(questions)) == 18
+    assert questions
+    assert len(questions) == len(set(questions))
     assert all(question.endswith("?") for question in questions)

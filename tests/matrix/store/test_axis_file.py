@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+import pandas as pd
+import pyarrow as pa
 import pytest
 
 from zarr_core.errors import MatrixError
-from zarr_core.matrix.store.axis_file import read_axis_ids, read_feature_ids
+from zarr_core.matrix.store.axis_file import read_axis_ids, read_feature_ids, read_manifest
 
 
 @pytest.mark.parametrize(
@@ -51,3 +54,16 @@ def test_what_may_be_no_name_is_refused(tmp_path: Path, name: str, text: str, me
     (tmp_path / name).write_text(text)
     with pytest.raises(MatrixError, match=message):
         read_feature_ids(str(tmp_path / name))
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_pyarrow_gets_manifests_in_its_own_memory(tmp_path: Path, given_to_pyarrow: list[Any], kind: str) -> None:
+    path = tmp_path / f"probes.{kind}"
+    table = pd.DataFrame({"name": ["cg1"], "chromosome": ["chr1"], "position": [7], "other": [0]})
+    if kind == "csv":
+        table.to_csv(path, index=False)
+    else:
+        table.to_parquet(path)
+    names, chromosomes, positions = read_manifest(path)
+    assert (names.tolist(), chromosomes.tolist(), positions.tolist()) == ([b"cg1"], [b"chr1"], [7])
+    assert {type(file) for file in given_to_pyarrow} == {pa.BufferReader}

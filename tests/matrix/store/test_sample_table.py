@@ -8,7 +8,6 @@ from typing import Any
 
 import pandas as pd
 import pyarrow as pa
-import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
@@ -141,22 +140,17 @@ def test_tables_of_any_kind(matrix: WideMatrix, tmp_path: Path, kind: str) -> No
 
 
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
-def test_pyarrow_gets_files_in_its_own_memory(
-    matrix: WideMatrix, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+def test_pyarrow_gets_tables_in_its_own_memory(
+    matrix: WideMatrix, tmp_path: Path, given_to_pyarrow: list[Any], kind: str
 ) -> None:
-    """A thread of pyarrow that still reads an object of Python when the process ends aborts it."""
     path = tmp_path / f"ages.{kind}"
-    (ages(a_s0=3.5).to_pandas().to_csv if kind == "csv" else ages(a_s0=3.5).to_pandas().to_parquet)(path, index=False)
-    given: list[Any] = []
-
-    def recorded(read: Any) -> Any:
-        return lambda file, *arguments, **options: given.append(file) or read(file, *arguments, **options)
-
-    monkeypatch.setattr(pyarrow.csv, "read_csv", recorded(pyarrow.csv.read_csv))
-    monkeypatch.setattr(pq, "read_table", recorded(pq.read_table))
+    if kind == "csv":
+        ages(a_s0=3.5).to_pandas().to_csv(path, index=False)
+    else:
+        pq.write_table(ages(a_s0=3.5), path)
     matrix.set_metadata(str(path))
     assert WideMatrix.open(matrix.url).samples(["age"], ["a_s0"])["age"].to_pylist() == [3.5]
-    assert {type(file) for file in given} == {pa.BufferReader}
+    assert {type(file) for file in given_to_pyarrow} == {pa.BufferReader}
 
 
 def test_empty_cells_and_na_are_null_in_columns_of_text_too(matrix: WideMatrix, tmp_path: Path) -> None:

@@ -107,9 +107,9 @@ def read_manifest(source: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         where, kind = f"manifest {redact(str(source))}", _kind(str(source))
         with opened_file(str(source), where) as file:
             if kind == "parquet":
-                used = _find_columns(pyarrow.parquet.read_schema(file).names, _COLUMNS, where)
-                file.seek(0)
-                table = pyarrow.parquet.read_table(arrow_file(file.read()), columns=list(used.values()))
+                copied = arrow_file(file.read())
+                used = _find_columns(pyarrow.parquet.read_schema(copied).names, _COLUMNS, where)
+                table = pyarrow.parquet.read_table(copied, columns=list(used.values()))
             else:
                 table = _parse_table(file.read(), kind, where, _COLUMNS)
     used = _find_columns(table.column_names, _COLUMNS, where)
