@@ -47,7 +47,8 @@ def convert_when_needed(
         refused: returns samples whose conversion would be refused again; they are not retried.
     """
     source_changed = _since_handled(_C.any_deps_updated())
-    retry = _C.execution_failed() & _C.cron_tick_passed(retry_schedule)
+    # A sample counts as failed while it is tried again. A retry that is due then would be made when that attempt fails.
+    retry = _C.execution_failed() & ~_C.in_progress() & _C.cron_tick_passed(retry_schedule)
     # Last, so that it is evaluated only when failed samples are due.
     retry = (retry if refused is None else retry & ~Refused(refused)).since_last_handled()
     needed = _missing() | source_changed | retry

@@ -51,3 +51,16 @@ def test_a_file_is_listed_until_its_tests_can_be_collected(tmp_path: Path) -> No
     run.pytest_sessionfinish()
     assert run._file.read_text() == "test.py\tno library\n"
     assert Run(tmp_path).listed(False) == ""
+
+
+def test_tests_are_listed_in_the_order_of_their_file(tmp_path: Path) -> None:
+    """Tests that share a module's fixture may need it: some end what it started."""
+    run = Run(tmp_path)
+    for test in ("uses", "ends"):
+        run._report(test, True, ())
+    run.pytest_sessionfinish()
+    assert run._file.read_text() == "test.py::uses\tslow\ntest.py::ends\tslow\n"
+    again = Run(tmp_path)
+    again._report("uses", True, ())
+    again.pytest_sessionfinish()
+    assert again._file.read_text() == "test.py::uses\tslow\ntest.py::ends\tslow\n"

@@ -36,4 +36,6 @@ class SkippedTests:
         self._reasons[test] = report.longrepr[2].removeprefix("Skipped: ")
 
     def pytest_sessionfinish(self) -> None:
-        self._file.write_text("".join(f"{test}\t{reason}\n" for test, reason in sorted(self._reasons.items())))
+        # Tests of a file stay in its order, since some share what the last of them ends.
+        lines = sorted(self._reasons.items(), key=lambda line: line[0].partition("::")[0])
+        self._file.write_text("".join(f"{test}\t{reason}\n" for test, reason in lines))

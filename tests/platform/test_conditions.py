@@ -202,6 +202,31 @@ def test_a_failed_sample_is_retried_on_schedule_and_a_refused_one_is_not(
 
 
 @pytest.mark.slow
+def test_a_retry_during_which_the_next_one_is_due_is_not_repeated_at_its_end(
+    trial: Trial, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    automation = Automation(trial)
+    automation.evaluate()
+    write_run(trial.source, 1)
+    assert trial.run("look").success
+    again = {"zarr_samples": {"run_1"}}
+    assert automation.evaluate() == again
+    monkeypatch.setattr("zarr_core.sources.SampleTree.load", unplugged)
+    assert not trial.run("convert", "run_1").success
+    assert automation.evaluate() == {}
+    assert automation.evaluate(after=HOUR) == again
+
+    def due(*_: object) -> None:
+        assert automation.evaluate(after=HOUR) == {}, "in progress"
+        unplugged()
+
+    monkeypatch.setattr("zarr_core.sources.SampleTree.load", due)
+    assert not trial.run("convert", "run_1").success
+    assert automation.evaluate() == {}
+    assert automation.evaluate(after=HOUR) == again
+
+
+@pytest.mark.slow
 def test_a_conversion_that_ends_after_a_refresh_is_published_too(trial: Trial) -> None:
     """Both end before the next evaluation, which sees updates of the samples and of the manifest."""
     automation = _after_one_conversion(trial)
