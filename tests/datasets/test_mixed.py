@@ -374,12 +374,20 @@ def test_statistics_are_those_of_each_store_or_common(roots: dict[str, str]) -> 
 @pytest.mark.parametrize("dtype", ["float32", "stored"])
 @pytest.mark.parametrize("normalizers", [{}, {"surface_pressure": "mean_std"}])
 @pytest.mark.parametrize("common", [True, False])
+@pytest.mark.parametrize("subsets", [True, False])
 def test_a_batch_read_together_equals_those_of_the_datasets(
-    roots: dict[str, str], monkeypatch: pytest.MonkeyPatch, dtype: str, normalizers: dict[str, str], common: bool
+    roots: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+    dtype: str,
+    normalizers: dict[str, str],
+    common: bool,
+    subsets: bool,
 ) -> None:
     shared = {"statistics": f"{roots['a']}/stats.yaml"} if common else {}
     fields = ["volume_position", "volume_pressure", "surface_pressure"]
-    datasets = both(roots, dtype=dtype, normalizers=normalizers, fields=fields, **shared)
+    datasets: dict[str, Any] = both(roots, dtype=dtype, normalizers=normalizers, fields=fields, **shared)
+    if subsets:  # one of them of a subset, with a sample that occurs twice
+        datasets = {"a": Subset(Subset(datasets["a"], [4, 2, 0]), [1, 0, 1]), "b": Subset(datasets["b"], [2, 0])}
     mixed = MixedDataset(datasets, {"a": 1, "b": 1}, size=20, with_part=True)
     mixed.set_epoch(3)
     order = [0, 19, 4, 15, 2, 11, 9]

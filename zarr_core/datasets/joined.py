@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.utils.data import Subset
 
 from zarr_core._util.repeated import repetition_of
 from zarr_core.datasets.normalizers import Normalizers
@@ -21,9 +22,17 @@ class Chosen(NamedTuple):
     samples: list[int]
     places: list[int]
 
+    def within_subsets(self) -> Chosen:
+        """The same samples of the dataset that this one is a ``Subset`` of, if it is one."""
+        dataset, samples, places = self
+        while type(dataset) is Subset:
+            samples = [dataset.indices[sample] for sample in samples]
+            dataset = dataset.dataset
+        return Chosen(dataset, samples, places)
+
 
 class JoinedReader:
-    """Reads batches of several plain datasets at once."""
+    """Reads batches of several plain datasets, or of ``Subset``s of them, at once."""
 
     def __init__(self, datasets: Sequence[ZarrPointDataset]) -> None:
         """The datasets are plain: :meth:`of` says what that is."""
@@ -38,6 +47,7 @@ class JoinedReader:
     @classmethod
     def of(cls, datasets: Sequence[Any]) -> JoinedReader | None:
         """The reader, if the items of all datasets are their fields and nothing else, in the same form; else None."""
+        datasets = [Chosen(dataset, [], []).within_subsets().dataset for dataset in datasets]
         forms = set()
         for dataset in datasets:
             if not isinstance(dataset, ZarrPointDataset):
@@ -56,6 +66,7 @@ class JoinedReader:
 
     def read(self, chosen: Sequence[Chosen]) -> dict[str, Tensor] | None:
         """The batch, by field; None if its samples have not the same shapes and dtypes."""
+        chosen = [each.within_subsets() for each in chosen]
         shares = []
         for dataset, samples, places in chosen:
             repetitions = [repetition_of(sample) for sample in samples]
