@@ -50,7 +50,7 @@ def test_a_file_that_another_thread_drops_while_it_is_mapped_stays_the_file(
     monkeypatch.setattr(local_files.Maps, "add", add_later)
     found = objects.map("shard 0")
     assert found is not None
-    assert found[:] == b"\0\0"
+    assert bytes(found.memory) == b"\0\0"
 
 
 def test_ranges_of_whole_objects_are_taken_from_them_and_others_are_fetched(tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ flight together, on one event loop per process, and are retried under the policy
 
 from __future__ import annotations
 
-import mmap
 import os
 import re
 import threading
@@ -20,7 +19,7 @@ from zarr_core._util.units import parse_size
 from zarr_core.errors import CorruptChunkError, TruncatedError
 from zarr_core.format.ranges import coalesce
 from zarr_core.storage.disk_cache import DiskCache
-from zarr_core.storage.local_files import Maps, OpenFiles
+from zarr_core.storage.local_files import MappedFile, Maps, OpenFiles
 from zarr_core.storage.storage import Storage
 
 # A longer read allocates its own buffer.
@@ -125,7 +124,7 @@ class LocalObjects(Objects):
         file = self._files.get(key)
         return os.preadv(file.handle, buffers, start)
 
-    def map(self, key: str) -> mmap.mmap | None:
+    def map(self, key: str) -> MappedFile | None:
         """The map of a file whose content never changes; None if it should be read instead."""
         try:
             found = self._maps.get(key)

@@ -1,6 +1,7 @@
 """Local files that stay open between requests, and memory maps of those whose content never changes.
 
-Many systems let a process open 1,024 files, which its datasets share: all together keep few files open, and map few.
+Many systems let a process open 1,024 files, which its datasets share: all together keep few files open. A map needs no
+open file.
 
 A read of bytes of a map that are in memory is a copy, no system call. But a page that cannot be read ends the process
 (SIGBUS) where ``read`` raises an error. So only files of disks of this machine are mapped, and their size is looked at
@@ -10,6 +11,7 @@ at most a second before a copy. What remains is a file that is truncated right t
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import math
 import mmap
@@ -18,6 +20,7 @@ import re
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -34,9 +37,8 @@ _SHARE_KEPT_OPEN = 0.125
 _CHOICE = "ZARR_CORE_MMAP"
 # File systems on disks, or in the memory, of this machine.
 _LOCAL = {"bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "overlay", "ramfs", "tmpfs", "xfs", "zfs"}
-# Limits per process, beyond which files are read. Each map keeps a file open.
+# Limits per process, beyond which files are read. Linux allows 65,530 maps.
 _SHARE_OF_MEMORY = 0.25
-_SHARE_OF_OPEN_FILES = 0.25
 _MAX_MAPS = 8192
 #: Seconds after which the size of a file is looked at again, which takes as long as a small copy.
 LOOK_AGAIN = 1.0
@@ -100,6 +102,55 @@ def _close(number: int) -> None:
         _opened.pop(key, None)
 
 
+class MappedFile:
+    """A file in memory. The map lasts, and counts, as long as ``memory`` or an array of it.
+
+    The C library maps it: a ``mmap.mmap`` keeps its file open, before Python 3.13 in every case.
+
+    Attributes:
+        memory: the bytes of the file, read-only.
+    """
+
+    def __init__(self, path: str, handle: int, status: os.stat_result) -> None:
+        """Map an open file, which is not empty and counts already; raises OSError."""
+        self._path, self._status, size = path, status, status.st_size
+        map_file, _ = _c_maps()
+        address = map_file(None, size, mmap.PROT_READ, mmap.MAP_SHARED, handle, 0)
+        if address is None or address == ctypes.c_void_p(-1).value:
+            raise OSError(ctypes.get_errno(), "the file cannot be mapped", path)
+        content = (ctypes.c_ubyte * size).from_address(address)
+        # Of this object: an array of a memoryview keeps only what that is a view of.
+        weakref.finalize(content, _unmap, address, size).atexit = False
+        self.memory = memoryview(content).cast("B").toreadonly()
+
+    def size(self) -> int:
+        """Bytes of the file now; of one that was deleted or replaced since, as it was then, since nobody changes it."""
+        try:
+            found = os.stat(self._path)
+        except FileNotFoundError:
+            return len(self.memory)
+        except OSError:
+            return 0  # the read reports it
+        return found.st_size if os.path.samestat(found, self._status) else len(self.memory)
+
+
+@cache
+def _c_maps() -> tuple[Callable[..., int | None], Callable[..., int]]:
+    """``mmap`` and ``munmap`` of the C library."""
+    library = ctypes.CDLL(None, use_errno=True)
+    map_file, unmap = library.mmap, library.munmap
+    map_file.restype = ctypes.c_void_p
+    map_file.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+    unmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+    return map_file, unmap
+
+
+def _unmap(address: int, size: int) -> None:
+    _, unmap = _c_maps()
+    unmap(address, size)
+    _all.give_back(size)
+
+
 class MappedChunks(NamedTuple):
     """Uncompressed chunks in a map, at equal distances, each followed by its checksum.
 
@@ -119,7 +170,7 @@ class MappedChunks(NamedTuple):
     @classmethod
     def of(
         cls,
-        file: mmap.mmap | None,
+        file: MappedFile | None,
         count: int,
         shape: tuple[int, ...],
         dtype: np.dtype[Any],
@@ -134,10 +185,10 @@ class MappedChunks(NamedTuple):
         stored = math.prod(shape) * dtype.itemsize + CHECKSUM_BYTES
         step = step or stored
         size = first + (count - 1) * step + stored
-        if file is None or len(file) < size:
+        if file is None or len(file.memory) < size:
             return None
         within = np.empty(shape, dtype).strides
-        chunks: np.ndarray = np.ndarray((count, *shape), dtype, file, first, (step, *within))
+        chunks: np.ndarray = np.ndarray((count, *shape), dtype, file.memory, first, (step, *within))
         return cls(file.size, size, chunks, verified)
 
 
@@ -145,32 +196,35 @@ class Maps:
     """Maps of files below a folder, kept as long as this object; none if ``ZARR_CORE_MMAP`` is "never"."""
 
     def __init__(self, folder: str) -> None:
-        self._maps: dict[str, mmap.mmap] = {}
+        self._folder = folder
+        self._maps: dict[str, MappedFile] = {}
         choice = os.environ.get(_CHOICE, "auto")
         if choice not in ("auto", "never"):
             raise ZarrCoreError(f"the environment variable {_CHOICE} must be auto or never, not {choice!r}")
         self._wanted = choice == "auto" and file_system(folder) in _LOCAL
 
-    def get(self, name: str) -> mmap.mmap | None:
+    def get(self, name: str) -> MappedFile | None:
         """The map of a file; None if there is none yet."""
         return self._maps.get(name)
 
-    def add(self, name: str, handle: int) -> mmap.mmap | None:
+    def add(self, name: str, handle: int) -> MappedFile | None:
         """Map an open file; None if it should be read instead."""
-        size = os.fstat(handle).st_size if self._wanted else 0
+        if not self._wanted:
+            return None
+        status = os.fstat(handle)
+        size = status.st_size
         if not size or not _all.take(size):
             return None
         try:
-            added = mmap.mmap(handle, size, prot=mmap.PROT_READ)
+            added = MappedFile(f"{self._folder}/{name}", handle, status)
         except BaseException:
             _all.give_back(size)
             raise
-        weakref.finalize(added, _all.give_back, size).atexit = False
         return self._maps.setdefault(name, added)
 
 
 class _AllMaps:
-    """What the maps of this process take of its memory and of its open files."""
+    """The maps of this process, and what they take of its memory."""
 
     def __init__(self) -> None:
         self._count = self._bytes = 0
@@ -180,7 +234,7 @@ class _AllMaps:
         """Whether one more map of ``size`` bytes is allowed; it then counts."""
         most = int(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * _SHARE_OF_MEMORY)
         with self._lock:
-            fits = self._bytes + size <= most and self._count < share_of_open_files(_SHARE_OF_OPEN_FILES, _MAX_MAPS)
+            fits = self._bytes + size <= most and self._count < _MAX_MAPS
             if fits:
                 self._bytes += size
                 self._count += 1
