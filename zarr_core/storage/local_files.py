@@ -1,7 +1,8 @@
 """Local files that stay open between requests, and memory maps of those whose content never changes.
 
-Many systems let a process open 1,024 files, which its datasets share: all together keep few files open. A map needs no
-open file.
+Many systems let a process open 1,024 files, which its datasets share: all together keep few files open. Each of
+Python's own maps keeps one, too. So the C library makes those beyond a quarter of that limit, and the size of their
+files is looked at by path, which takes longer.
 
 A read of bytes of a map that are in memory is a copy, no system call. But a page that cannot be read ends the process
 (SIGBUS) where ``read`` raises an error. So only files of disks of this machine are mapped, and their size is looked at
@@ -20,7 +21,7 @@ import re
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -40,6 +41,7 @@ _LOCAL = {"bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "overlay", "ramfs
 # Limits per process, beyond which files are read. Linux allows 65,530 maps.
 _SHARE_OF_MEMORY = 0.25
 _MAX_MAPS = 8192
+_SHARE_OF_OPEN_FILES = 0.25
 #: Seconds after which the size of a file is looked at again, which takes as long as a small copy.
 LOOK_AGAIN = 1.0
 #: Larger batches are copied sample by sample, so that the sizes of the files are looked at meanwhile.
@@ -102,36 +104,47 @@ def _close(number: int) -> None:
         _opened.pop(key, None)
 
 
-class MappedFile:
+class MappedFile(NamedTuple):
     """A file in memory. The map lasts, and counts, as long as ``memory`` or an array of it.
-
-    The C library maps it: a ``mmap.mmap`` keeps its file open, before Python 3.13 in every case.
 
     Attributes:
         memory: the bytes of the file, read-only.
+        size: bytes of the file now.
     """
 
-    def __init__(self, path: str, handle: int, status: os.stat_result) -> None:
-        """Map an open file, which is not empty and counts already; raises OSError."""
-        self._path, self._status, size = path, status, status.st_size
-        map_file, _ = _c_maps()
-        address = map_file(None, size, mmap.PROT_READ, mmap.MAP_SHARED, handle, 0)
-        if address is None or address == ctypes.c_void_p(-1).value:
-            raise OSError(ctypes.get_errno(), "the file cannot be mapped", path)
-        content = (ctypes.c_ubyte * size).from_address(address)
-        # Of this object: an array of a memoryview keeps only what that is a view of.
-        weakref.finalize(content, _unmap, address, size).atexit = False
-        self.memory = memoryview(content).cast("B").toreadonly()
+    memory: mmap.mmap | memoryview
+    size: Callable[[], int]
 
-    def size(self) -> int:
-        """Bytes of the file now; of one that was deleted or replaced since, as it was then, since nobody changes it."""
-        try:
-            found = os.stat(self._path)
-        except FileNotFoundError:
-            return len(self.memory)
-        except OSError:
-            return 0  # the read reports it
-        return found.st_size if os.path.samestat(found, self._status) else len(self.memory)
+
+def _map_open(handle: int, size: int) -> MappedFile:
+    """Map a file, and keep it open."""
+    memory = mmap.mmap(handle, size, prot=mmap.PROT_READ)
+    weakref.finalize(memory, _all.give_back, size, True).atexit = False
+    return MappedFile(memory, memory.size)
+
+
+def _map_closed(path: str, handle: int, status: os.stat_result) -> MappedFile:
+    """Map a file that need not stay open. Before Python 3.13, its module ``mmap`` cannot do that."""
+    size = status.st_size
+    map_file, _ = _c_maps()
+    address = map_file(None, size, mmap.PROT_READ, mmap.MAP_SHARED, handle, 0)
+    if address is None or address == ctypes.c_void_p(-1).value:
+        raise OSError(ctypes.get_errno(), "the file cannot be mapped", path)
+    content = (ctypes.c_ubyte * size).from_address(address)
+    # Of this object: an array of a memoryview keeps only what that is a view of.
+    weakref.finalize(content, _unmap, address, size).atexit = False
+    return MappedFile(memoryview(content).cast("B").toreadonly(), partial(_size_now, path, status))
+
+
+def _size_now(path: str, mapped: os.stat_result) -> int:
+    """Bytes of a file now; of one that was deleted or replaced since, as it was then, since nobody changes it."""
+    try:
+        found = os.stat(path)
+    except FileNotFoundError:
+        return mapped.st_size
+    except OSError:
+        return 0  # the read reports it
+    return found.st_size if os.path.samestat(found, mapped) else mapped.st_size
 
 
 @cache
@@ -148,7 +161,7 @@ def _c_maps() -> tuple[Callable[..., int | None], Callable[..., int]]:
 def _unmap(address: int, size: int) -> None:
     _, unmap = _c_maps()
     unmap(address, size)
-    _all.give_back(size)
+    _all.give_back(size, False)
 
 
 class MappedChunks(NamedTuple):
@@ -213,38 +226,43 @@ class Maps:
             return None
         status = os.fstat(handle)
         size = status.st_size
-        if not size or not _all.take(size):
+        stays_open = _all.take(size) if size else None
+        if stays_open is None:
             return None
         try:
-            added = MappedFile(f"{self._folder}/{name}", handle, status)
+            path = f"{self._folder}/{name}"
+            added = _map_open(handle, size) if stays_open else _map_closed(path, handle, status)
         except BaseException:
-            _all.give_back(size)
+            _all.give_back(size, stays_open)
             raise
         return self._maps.setdefault(name, added)
 
 
 class _AllMaps:
-    """The maps of this process, and what they take of its memory."""
+    """What the maps of this process take of its memory and of its open files."""
 
     def __init__(self) -> None:
-        self._count = self._bytes = 0
+        self._count = self._open = self._bytes = 0
         self._lock = ProcessLock()
 
-    def take(self, size: int) -> bool:
-        """Whether one more map of ``size`` bytes is allowed; it then counts."""
+    def take(self, size: int) -> bool | None:
+        """Count one more map of ``size`` bytes: whether its file may stay open; None if it is not allowed."""
         most = int(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * _SHARE_OF_MEMORY)
         with self._lock:
-            fits = self._bytes + size <= most and self._count < _MAX_MAPS
-            if fits:
-                self._bytes += size
-                self._count += 1
-            return fits
+            if self._bytes + size > most or self._count >= _MAX_MAPS:
+                return None
+            stays_open = self._open < share_of_open_files(_SHARE_OF_OPEN_FILES, _MAX_MAPS)
+            self._bytes += size
+            self._count += 1
+            self._open += stays_open
+            return stays_open
 
-    def give_back(self, size: int) -> None:
+    def give_back(self, size: int, stays_open: bool) -> None:
         """A map of ``size`` bytes is gone and no longer counts."""
         with self._lock:
             self._bytes -= size
             self._count -= 1
+            self._open -= stays_open
 
 
 _all = _AllMaps()

@@ -175,6 +175,13 @@ def test_a_chunk_between_verified_ones_is_read_and_checked(store: Path) -> None:
         reader.read_sample("run_1", fields=["volume_velocity"])
 
 
+@pytest.fixture(params=[0.25, 0.0], ids=["files stay open", "no file stays open"])
+def share_of_open_files(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """How many maps may keep their files open."""
+    monkeypatch.setattr(local_files, "_SHARE_OF_OPEN_FILES", request.param)
+
+
+@pytest.mark.usefixtures("share_of_open_files")
 @pytest.mark.parametrize("rows", [0, 1])
 def test_a_mapped_file_that_shrinks_is_an_error_and_no_signal(
     store: Path, monkeypatch: pytest.MonkeyPatch, rows: int
@@ -190,8 +197,12 @@ def test_a_mapped_file_that_shrinks_is_an_error_and_no_signal(
         batch(reader, {})
 
 
-def test_a_mapped_file_that_is_deleted_or_replaced_keeps_its_content(store: Path) -> None:
+@pytest.mark.usefixtures("share_of_open_files")
+def test_a_mapped_file_that_is_deleted_or_replaced_keeps_its_content(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As an open file does. The path of a sample names its content, so another content has another path."""
+    monkeypatch.setattr(engine_maps, "LOOK_AGAIN", 0.0)
     reader = ZarrChunkReader(store)
     batch(reader, {})
     expected = batch(reader, {})
