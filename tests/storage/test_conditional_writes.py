@@ -182,6 +182,27 @@ def test_a_service_that_honours_one_condition_only_is_refused(
     assert storage.list() == {}
 
 
+class RefusesOneEtag(OciBackend):
+    """A service that refuses the first etag that matches."""
+
+    refused = False
+
+    async def put_if(self, path: str, data: bytes, version: str | None) -> None:
+        if version not in (None, self.impossible_version) and not RefusesOneEtag.refused:
+            RefusesOneEtag.refused = True
+            raise ConditionFailed
+        await super().put_if(path, data, version)
+
+
+def test_a_service_that_refuses_an_etag_once_is_not_refused(oci_root: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Ceph's gateway does, when it is busy."""
+    monkeypatch.setattr("zarr_core.storage.storage._checked_roots", set())
+    monkeypatch.setattr(RefusesOneEtag, "refused", False)
+    commit(Storage(oci_root, client=RefusesOneEtag), HEAD, add("a"))
+    assert RefusesOneEtag.refused
+    assert load_manifest(oci_root).samples.keys() == {"a"}
+
+
 def test_the_check_of_conditions_runs_once_per_process(oci_root: str, oci_server: OciServer) -> None:
     commit(Storage(oci_root), HEAD, add("a"))
     before = len(oci_server.requests)
