@@ -22,14 +22,6 @@ class Chosen(NamedTuple):
     samples: list[int]
     places: list[int]
 
-    def within_subsets(self) -> Chosen:
-        """The same samples of the dataset that this one is a ``Subset`` of, if it is one."""
-        dataset, samples, places = self
-        while type(dataset) is Subset:
-            samples = [dataset.indices[sample] for sample in samples]
-            dataset = dataset.dataset
-        return Chosen(dataset, samples, places)
-
 
 class JoinedReader:
     """Reads batches of several plain datasets, or of ``Subset``s of them, at once."""
@@ -47,9 +39,9 @@ class JoinedReader:
     @classmethod
     def of(cls, datasets: Sequence[Any]) -> JoinedReader | None:
         """The reader, if the items of all datasets are their fields and nothing else, in the same form; else None."""
-        datasets = [Chosen(dataset, [], []).within_subsets().dataset for dataset in datasets]
-        forms = set()
-        for dataset in datasets:
+        forms, plain = set(), []
+        for given in datasets:
+            dataset, _ = _within_subsets(given, [])
             if not isinstance(dataset, ZarrPointDataset):
                 return None
             # A subclass, or an option that adds to items or changes them, is left to the dataset itself.
@@ -62,13 +54,16 @@ class JoinedReader:
             if config.transform or config.batch_transform:
                 return None
             forms.add((config.dtype, config.scalar_axis))
-        return cls(datasets) if len(forms) == 1 else None
+            plain.append(dataset)
+        return cls(plain) if len(forms) == 1 else None
 
     def read(self, chosen: Sequence[Chosen]) -> dict[str, Tensor] | None:
         """The batch, by field; None if its samples have not the same shapes and dtypes."""
-        chosen = [each.within_subsets() for each in chosen]
-        shares = []
-        for dataset, samples, places in chosen:
+        shares: list[Share] = []
+        parts: list[tuple[Normalizers, list[int]]] = []  # of each dataset, with its places
+        for given, indices, places in chosen:
+            dataset, samples = _within_subsets(given, indices)
+            parts.append((dataset._normalizers, places))
             repetitions = [repetition_of(sample) for sample in samples]
             if len(set(zip(samples, repetitions, strict=True))) < len(samples):
                 return None  # the dataset warns of equal draws
@@ -82,20 +77,27 @@ class JoinedReader:
             if field not in self._apart:
                 tensors[field] = self._first._as_values(field, tensor)
                 continue
-            normalized = self._normalized(chosen, field, tensor)
+            normalized = self._normalized(parts, field, tensor)
             if normalized is None:
                 return None
             tensors[field] = normalized
         return tensors
 
-    def _normalized(self, chosen: Sequence[Chosen], field: str, values: Tensor) -> Tensor | None:
+    def _normalized(self, parts: Sequence[tuple[Normalizers, list[int]]], field: str, values: Tensor) -> Tensor | None:
         """Stored values, normalized by the statistics of each dataset; None if that cannot be done in place."""
-        normalizers = [dataset._normalizers.get(field) for dataset, _, _ in chosen]
-        if values.dtype == torch.float64 or None in normalizers:
+        if values.dtype == torch.float64 or not all(field in normalizers for normalizers, _ in parts):
             return None
         values = Normalizers().normalized(field, values)
-        for (_, _, places), normalizer in zip(chosen, normalizers, strict=True):
+        for normalizers, places in parts:
             for place in places:
-                normalizer.normalize_(values[place])
+                normalizers[field].normalize_(values[place])
         squeezed = values.shape[-1] == 1 and not self._first.config.scalar_axis
         return values.squeeze(-1) if squeezed else values
+
+
+def _within_subsets(dataset: Any, samples: list[int]) -> tuple[Any, list[int]]:
+    """The dataset that this one is a ``Subset`` of, and the same samples there; itself if it is none."""
+    while type(dataset) is Subset:
+        samples = [dataset.indices[sample] for sample in samples]
+        dataset = dataset.dataset
+    return dataset, samples

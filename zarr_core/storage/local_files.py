@@ -1,8 +1,8 @@
 """Local files that stay open between requests, and memory maps of those whose content never changes.
 
 Many systems let a process open 1,024 files, which its datasets share: all together keep few files open. Each of
-Python's own maps keeps one, too. So the C library makes those beyond a quarter of that limit, and the size of their
-files is looked at by path, which takes longer.
+Python's own maps keeps one, too. So those beyond a quarter of that limit do not, and the size
+of their files is looked at by path, which takes longer.
 
 A read of bytes of a map that are in memory is a copy, no system call. But a page that cannot be read ends the process
 (SIGBUS) where ``read`` raises an error. So only files of disks of this machine are mapped, and their size is looked at
@@ -12,7 +12,6 @@ at most a second before a copy. What remains is a file that is truncated right t
 
 from __future__ import annotations
 
-import ctypes
 import itertools
 import math
 import mmap
@@ -21,12 +20,13 @@ import re
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from zarr_core._util.closed_maps import map_closed
 from zarr_core._util.locks import ProcessLock
 from zarr_core.errors import ZarrCoreError
 from zarr_core.format.array_metadata import CHECKSUM_BYTES
@@ -116,26 +116,6 @@ class MappedFile(NamedTuple):
     size: Callable[[], int]
 
 
-def _map_open(handle: int, size: int) -> MappedFile:
-    """Map a file, and keep it open."""
-    memory = mmap.mmap(handle, size, prot=mmap.PROT_READ)
-    weakref.finalize(memory, _all.give_back, size, True).atexit = False
-    return MappedFile(memory, memory.size)
-
-
-def _map_closed(path: str, handle: int, status: os.stat_result) -> MappedFile:
-    """Map a file that need not stay open. Before Python 3.13, its module ``mmap`` cannot do that."""
-    size = status.st_size
-    map_file, _ = _c_maps()
-    address = map_file(None, size, mmap.PROT_READ, mmap.MAP_SHARED, handle, 0)
-    if address is None or address == ctypes.c_void_p(-1).value:
-        raise OSError(ctypes.get_errno(), "the file cannot be mapped", path)
-    content = (ctypes.c_ubyte * size).from_address(address)
-    # Of this object: an array of a memoryview keeps only what that is a view of.
-    weakref.finalize(content, _unmap, address, size).atexit = False
-    return MappedFile(memoryview(content).cast("B").toreadonly(), partial(_size_now, path, status))
-
-
 def _size_now(path: str, mapped: os.stat_result) -> int:
     """Bytes of a file now; of one that was deleted or replaced since, as it was then, since nobody changes it."""
     try:
@@ -145,23 +125,6 @@ def _size_now(path: str, mapped: os.stat_result) -> int:
     except OSError:
         return 0  # the read reports it
     return found.st_size if os.path.samestat(found, mapped) else mapped.st_size
-
-
-@cache
-def _c_maps() -> tuple[Callable[..., int | None], Callable[..., int]]:
-    """``mmap`` and ``munmap`` of the C library."""
-    library = ctypes.CDLL(None, use_errno=True)
-    map_file, unmap = library.mmap, library.munmap
-    map_file.restype = ctypes.c_void_p
-    map_file.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
-    unmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
-    return map_file, unmap
-
-
-def _unmap(address: int, size: int) -> None:
-    _, unmap = _c_maps()
-    unmap(address, size)
-    _all.give_back(size, False)
 
 
 class MappedChunks(NamedTuple):
@@ -229,11 +192,17 @@ class Maps:
         stays_open = _all.take(size) if size else None
         if stays_open is None:
             return None
+        on_end = partial(_all.give_back, size, stays_open)
         try:
-            path = f"{self._folder}/{name}"
-            added = _map_open(handle, size) if stays_open else _map_closed(path, handle, status)
+            if stays_open:
+                memory = mmap.mmap(handle, size, prot=mmap.PROT_READ)
+                weakref.finalize(memory, on_end).atexit = False
+                added = MappedFile(memory, memory.size)
+            else:
+                now = partial(_size_now, f"{self._folder}/{name}", status)
+                added = MappedFile(map_closed(handle, size, on_end), now)
         except BaseException:
-            _all.give_back(size, stays_open)
+            on_end()
             raise
         return self._maps.setdefault(name, added)
 
