@@ -92,7 +92,7 @@ $(DAGSTER_HOME)/dagster.yaml: deploy/local/dagster.yaml
 	    $(INSTALL) --no-deps --index-url $(TORCH_INDEX) 'torch==$(TORCH)+cpu' 2>/dev/null \
 	  || true
 	$(INSTALL) --constraint $(CONSTRAINTS) --config-settings editable_mode=compat \
-	  --editable '.[platform,obstore,tensorstore,warehouse,test,lint]'
+	  --editable '.[platform,oci,obstore,tensorstore,warehouse,test,lint]'
 	touch $@
 
 # uv compiles nothing, so each of the processes of the tests, which start together, would compile the same files.

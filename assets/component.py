@@ -54,7 +54,7 @@ def dataset_definitions(dataset: DatasetDeclaration) -> dg.Definitions:
             ),
             migration_job(dataset),
         ],
-        sensors=[arrivals_sensor(dataset), automation_sensor(dataset.name)],
+        sensors=[arrivals_sensor(dataset), automation_sensor(dataset.name, dataset.look_every_seconds)],
         schedules=[
             refresh_schedule(dataset.name, dataset.refresh_schedule),
             *gc_schedules(dataset),

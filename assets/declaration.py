@@ -32,7 +32,11 @@ class Declaration(dg.Model, dg.Resolvable):
         default=[],
         description="Who answers for the dataset: addresses of mail, and teams as team:data. The UI shows them.",
     )
-    look_every_seconds: int = Field(default=30, description="Pause between two listings of the source.")
+    look_every_seconds: int = Field(
+        default=30,
+        description="Pause between two listings of the source; the automation is evaluated as often, at least twice a "
+        "minute.",
+    )
     settle_seconds: float = Field(
         default=1.0, description="Pause between the two listings of an observation by hand; a copy grows meanwhile."
     )

@@ -50,7 +50,7 @@ def matrix_definitions(declared: MatrixDeclaration) -> dg.Definitions:
         assets=declared.owned(assets),
         asset_checks=matrix_checks(declared),
         jobs=dataset_jobs(declared, [declared.observed], ["matrix", "columns", "quality_report"]),
-        sensors=[warehouse_batches_sensor(declared), automation_sensor(declared.name)],
+        sensors=[warehouse_batches_sensor(declared), automation_sensor(declared.name, declared.look_every_seconds)],
         schedules=[
             refresh_schedule(declared.name, declared.refresh_schedule),
             *gc_schedules(declared),

@@ -36,7 +36,11 @@ class MatrixDeclaration(Declaration):
         default={"beta": "float32", "coverage": "float32"}, description="Stored dtype by value table."
     )
     batch_size: int = Field(default=50, description="Maximum number of warehouse batches per run.")
-    look_every_seconds: int = Field(default=60, description="Pause between two listings of the warehouse.")
+    look_every_seconds: int = Field(
+        default=60,
+        description="Pause between two listings of the warehouse; the automation is evaluated as often, at least twice "
+        "a minute.",
+    )
     refresh_schedule: str = Field(
         default="0 4 * * *", description="When checks, column-major copy and report run, also without new batches."
     )

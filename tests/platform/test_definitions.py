@@ -62,6 +62,18 @@ def test_the_code_location_loads() -> None:
     assert {f"ahmed_rans_{job}" for job in ("look", "convert", "refresh")} <= set(repository.job_names)
 
 
+@pytest.mark.parametrize(("look", "evaluate"), [(10, 10), (30, 30), (600, 30)])
+def test_the_automation_is_evaluated_as_often_as_the_source_is_listed(
+    dataset: DatasetDeclaration, look: int, evaluate: int
+) -> None:
+    from tests.platform.trial import definitions_of
+
+    declared = dataset.model_copy(update={"look_every_seconds": look})
+    repository = definitions_of(declared).get_repository_def()
+    seconds = {sensor.name: sensor.minimum_interval_seconds for sensor in repository.sensor_defs}
+    assert (seconds["trial_arrivals"], seconds["trial_automation"]) == (look, evaluate)
+
+
 def test_samples_go_through_the_datasets_own_pool(dataset: DatasetDeclaration) -> None:
     from tests.platform.trial import definitions_of
 

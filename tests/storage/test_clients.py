@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import pickle
+import re
+import sys
 from typing import Any
 
 import fsspec
@@ -71,6 +73,12 @@ def test_a_store_of_obstore_for_something_else_is_refused() -> None:
     with pytest.raises(StoreError, match="obstore serves s3, .*pass a filesystem of fsspec"):
         Storage("memory://store", client=MemoryStore())
     assert type(open_backend("s3://bucket/store", client=S3Store("bucket", region="x"))) is ObstoreBackend
+
+
+def test_without_ocifs_an_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ocifs", None)
+    with pytest.raises(StoreError, match=re.escape("oci://b@n/store needs ocifs: pip install 'zarr-core[oci]'")):
+        open_backend("oci://b@n/store")
 
 
 def test_another_thread_may_find_a_fork_at_the_same_time() -> None:

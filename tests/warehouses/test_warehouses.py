@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import shutil
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -23,6 +25,7 @@ from tests.helpers.warehouse_kinds import (
 )
 from zarr_core.errors import WarehouseError
 from zarr_core.warehouses import DuckDBWarehouse, LongColumns, Warehouse
+from zarr_core.warehouses.build import build_warehouse
 
 Open = Callable[..., Warehouse]
 
@@ -39,6 +42,16 @@ def open_warehouse(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[O
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "package"), [("duckdb", "duckdb"), ("iceberg", "pyiceberg"), ("athena", "awswrangler")]
+)
+def test_without_its_package_an_error_names_the_extra(monkeypatch: pytest.MonkeyPatch, kind: str, package: str) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    named = f"a warehouse of kind {kind} needs {package}: pip install 'zarr-core[warehouse]'"
+    with pytest.raises(WarehouseError, match=re.escape(named)):
+        build_warehouse({"kind": kind})
+
+
 def test_batches_samples_and_features(open_warehouse: Open, long: Path) -> None:
     warehouse = open_warehouse(long)
     assert warehouse.batch_ids() == sorted(BATCHES)

@@ -26,6 +26,7 @@ from fsspec import get_filesystem_class
 from fsspec.config import conf as fsspec_conf
 from fsspec.core import url_to_fs
 
+from zarr_core._util.extras import extra
 from zarr_core._util.redaction import printable_cause, redact, refuse_credentials
 from zarr_core.errors import StoreError
 from zarr_core.storage import retries
@@ -33,6 +34,7 @@ from zarr_core.storage import retries
 # One connection per request in flight; botocore's default of 10 would split a batch of requests.
 _CONNECTIONS = 64
 _CONNECT_TIMEOUT_S = 10
+_OCI = ("oci", "ocilake")
 # Protocols of fsspec's configuration that belong to one service; a later one takes precedence.
 _PROTOCOLS = {"s3": ("s3", "s3a"), "gs": ("gcs", "gs"), "az": ("abfs", "az", "abfss")}
 # Settings that concern fsspec's own files, caches and connections.
@@ -67,6 +69,9 @@ def open_filesystem(url: str, given: Any = None) -> tuple[Any, str]:
     refuse_credentials(url)
     if given is not None:
         return given, str(given._strip_protocol(url)).rstrip("/")
+    if url.partition("://")[0] in _OCI:
+        with extra("oci", f"{redact(url)} needs ocifs", StoreError):
+            import ocifs  # noqa: F401
     try:
         fs, location = filesystem_of(url, filesystem_options(url))
     except Exception as error:  # clients without credentials raise errors of many classes
@@ -101,7 +106,7 @@ def filesystem_options(url: str, client_attempts: int = 1) -> dict[str, Any]:
             "read_timeout": retries.POLICY.timeout_s,
             "retries": {"total_max_attempts": 1, "mode": "standard"},
         }
-    elif protocol in ("oci", "ocilake"):
+    elif protocol in _OCI:
         options["config_kwargs"] = {
             "timeout": (_CONNECT_TIMEOUT_S, retries.POLICY.timeout_s),
             "retry_strategy": _oci_retries(client_attempts),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
+from importlib.util import find_spec
 from typing import Any
 
 from zarr_core._util.documents import parse_yaml
@@ -19,6 +20,7 @@ _KINDS: dict[str, Callable[..., Warehouse]] = {
     "iceberg": IcebergWarehouse,
     "athena": AthenaWarehouse,
 }
+_PACKAGES = {"duckdb": "duckdb", "iceberg": "pyiceberg", "athena": "awswrangler"}
 
 
 def build_warehouse(settings: Mapping[str, Any]) -> Warehouse:
@@ -29,12 +31,14 @@ def build_warehouse(settings: Mapping[str, Any]) -> Warehouse:
             is a mapping with the fields of :class:`LongColumns`.
 
     Raises:
-        WarehouseError: the kind is unknown, or a setting is unknown or missing.
+        WarehouseError: the kind is unknown, its package is not installed, or a setting is unknown or missing.
     """
     arguments = dict(settings)
     kind = arguments.pop("kind", None)
     if not isinstance(kind, str) or kind not in _KINDS:
         raise WarehouseError(f"no kind of warehouse {kind!r}; use one of {', '.join(_KINDS)}")
+    if find_spec(_PACKAGES[kind]) is None:
+        raise WarehouseError(f"a warehouse of kind {kind} needs {_PACKAGES[kind]}: pip install 'zarr-core[warehouse]'")
     signature = inspect.signature(_KINDS[kind])
     # Unknown settings are reported before missing ones, because a misspelt setting is both.
     _check_names(f"warehouse of kind {kind}", arguments, list(signature.parameters))
@@ -74,7 +78,8 @@ def open_warehouse(source: str, columns: Mapping[str, str], values: Sequence[str
     if unknown := [name for name in columns if name not in roles and name not in values]:
         known = ", ".join(["batch", "sample", "feature", *values])
         raise WarehouseError(f"no column {', '.join(unknown)} to name; there are {known}")
-    return DuckDBWarehouse(source, LongColumns(**roles, values={name: columns.get(name, name) for name in values}))
+    renamed = {**roles, "values": {name: columns.get(name, name) for name in values}}
+    return build_warehouse({"kind": "duckdb", "files": source, "columns": renamed})
 
 
 def _check_names(where: str, settings: object, known: list[str]) -> None:
