@@ -6,6 +6,7 @@ import doctest
 import inspect
 import pydoc
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -15,16 +16,24 @@ import zarr_core
 
 NAMES = {name: getattr(zarr_core, name) for name in zarr_core.__all__}
 WITH_EXAMPLES = sorted(name for name, found in NAMES.items() if ">>> " in (inspect.getdoc(found) or ""))
+ERRORS = {name for name, found in NAMES.items() if isinstance(found, type) and issubclass(found, Exception)}
 
 
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The working directory of an example."""
-    monkeypatch.chdir(tmp_path)
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("examples") / "store"
     for number in range(4):
         fields = {"surface_position": np.random.default_rng(number).uniform(size=(200, 3))}
         fields["surface_pressure"] = fields["surface_position"][:, 0]
-        zarr_core.write_sample("store", f"case_{number}", fields, split="train", chunk_points=64)
+        zarr_core.write_sample(root, f"case_{number}", fields, split="train", chunk_points=64)
+    return root
+
+
+@pytest.fixture
+def folder(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working directory of an example."""
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(store, "store")
     return tmp_path
 
 
@@ -40,9 +49,17 @@ def test_the_example_runs(name: str) -> None:
     assert runner.summarize(verbose=False).failed == 0
 
 
-def test_the_first_names_that_a_user_meets_have_examples() -> None:
-    first = {"build_dataset", "ResumableLoader", "to_device", "write_sample", "open_store", "WideMatrix"}
-    assert first <= set(WITH_EXAMPLES)
+def test_every_public_name_but_errors_has_an_example() -> None:
+    assert NAMES.keys() - ERRORS == set(WITH_EXAMPLES)
+
+
+@pytest.mark.parametrize("name", sorted(NAMES.keys() - ERRORS))
+def test_help_begins_with_a_screen_of_what_a_name_is_for(name: str) -> None:
+    """What follows is the reference of a class: its methods."""
+    shown = pydoc.plain(pydoc.render_doc(NAMES[name])).splitlines()
+    example = next(number for number, line in enumerate(shown) if ">>> " in line)
+    columns = 120
+    assert sum(1 + len(line) // columns for line in shown[:example]) <= 60
 
 
 def test_help_finds_what_docstrings_refer_to() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Callable, Collection, Mapping
 from typing import Annotated, Any, Literal, Self
@@ -226,9 +227,23 @@ class StoreDatasetConfig(pydantic.BaseModel):
         named = {domain: points for domain, points in wanted.items() if points is not None}
         return named | self.num_points
 
+    @classmethod
+    def __pydantic_init_subclass__(cls, **options: Any) -> None:
+        # ``help`` shows the signature first; with the types of all keys it is several screens.
+        keys = [key.replace(annotation=key.empty) for key in inspect.signature(cls).parameters.values()]
+        cls.__signature__ = inspect.Signature(keys)
+
 
 class ZarrPointDatasetConfig(StoreDatasetConfig):
-    """Settings of ``ZarrPointDataset``, the dataset over any store."""
+    """Settings of ``ZarrPointDataset``, the dataset over any store.
+
+    ``help("zarr_core.datasets.config.StoreDatasetConfig")`` describes them.
+
+    Examples:
+        >>> config = ZarrPointDatasetConfig(root="store", split="train", num_surface_points=64)
+        >>> len(ZarrPointDataset(config))
+        4
+    """
 
     kind: str = f"{_HOME}.ZarrPointDataset"
 

@@ -73,6 +73,14 @@ class MatrixDataset(BatchDataset):
     Raises:
         ZarrCoreError: there is no such matrix, generation, sample, feature, value or column, or ``impute`` has a wrong
             shape.
+
+    Examples:
+        >>> import numpy as np
+        >>> matrix = WideMatrix.create("betas", ["cg1", "cg2"], {"beta": "float32"})
+        >>> matrix.append("study_1", ["person_1"], {"beta": np.array([[0.1, np.nan]], np.float32)})
+        True
+        >>> MatrixDataset("betas")[0]["missing"]
+        tensor([False,  True])
     """
 
     def __init__(
@@ -381,6 +389,11 @@ def m_values(betas: TensorOrArray, offset: float = M_VALUE_OFFSET) -> TensorOrAr
 
     Raises:
         ZarrCoreError: ``betas`` is neither, or ``offset`` is not between 0 and 0.5.
+
+    Examples:
+        >>> import numpy as np
+        >>> m_values(np.array([0.5, 0.8]))
+        array([0., 2.])
     """
     if not 0 < offset < 0.5:
         raise ZarrCoreError(f"offset is {offset!r}; it must be between 0 and 0.5")

@@ -188,6 +188,14 @@ class Normalizers(Mapping[str, Normalizer]):
 
     Raises:
         ZarrCoreError: ``state`` is something else.
+
+    Examples:
+        >>> import torch
+        >>> config = {"kind": "point", "root": "store", "split": "train"}
+        >>> fixed = {"surface_pressure": {"kind": "fixed", "shift": [1.0], "unit": [2.0]}}
+        >>> saved = build_dataset(config | {"normalizers": fixed}).normalizers
+        >>> Normalizers(saved).inverse({"surface_pressure": torch.tensor([0.0, 1.0])})
+        {'surface_pressure': tensor([1., 3.])}
     """
 
     def __init__(self, state: Mapping[str, Any] | None = None) -> None:

@@ -63,6 +63,11 @@ class ZarrPointDataset(BatchDataset):
 
     Raises:
         ZarrCoreError: the store, or a split, field, domain or statistic named in the config, does not exist.
+
+    Examples:
+        >>> dataset = ZarrPointDataset(ZarrPointDatasetConfig(root="store", split="train", num_surface_points=64))
+        >>> dataset[0]["surface_pressure"].shape
+        torch.Size([64])
     """
 
     config_class: ClassVar[type[configs.StoreDatasetConfig]] = configs.ZarrPointDatasetConfig

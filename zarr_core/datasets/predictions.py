@@ -30,13 +30,6 @@ _VTK = (".vtu", ".vtp")
 class Predictions:
     """Collects values for all points of one domain of a sample in a ``.npy`` file, in the order of the source.
 
-    ::
-
-        with Predictions(dataset, "run_1", "volume", "pressure.npy") as predictions:
-            for slab in dataset.slabs("run_1", 1_000_000, "volume"):
-                predictions.add(slab, model(slab))
-        write_vtk({"pressure_predicted": predictions}, "run_1.vtu", "/data/source")
-
     The file appears at the end of the block, if every point has a value. In memory are the slab and the source order, 8
     bytes per point; the values are in a map of the file.
 
@@ -49,6 +42,14 @@ class Predictions:
     Raises:
         UnknownFieldError: there is no such sample or domain.
         ZarrCoreError: the order of the sample's points is not known, or the store has only some of them (a thin copy).
+
+    Examples:
+        >>> dataset = build_dataset({"kind": "point", "root": "store", "split": "train"})
+        >>> with Predictions(dataset, "case_0", "surface", "pressure.npy") as predictions:
+        ...     for slab in dataset.slabs("case_0", 1_000_000, "surface"):
+        ...         predictions.add(slab, slab["surface_pressure"])  # a model's, of the points of the slab
+        >>> predictions.sample_id
+        'case_0'
     """
 
     def __init__(self, dataset: ZarrPointDataset, sample: str | int, domain: str, path: str | os.PathLike[str]) -> None:
@@ -164,6 +165,9 @@ def write_vtk(
     Raises:
         ZarrCoreError: the source has no ``.vtu`` or ``.vtp`` file of the domain, or another one than was converted; or
             the file has an array of a name already.
+
+    Examples:
+        >>> write_vtk({"pressure_predicted": predictions}, "run_1.vtu", "/data/source")  # doctest: +SKIP
     """
     first = next(iter(predictions.values()), None)
     if first is None:

@@ -127,6 +127,11 @@ class ShardStream(ZarrIterableDataset):
     Raises:
         StoreError: there is no export, or it is not finished.
         ZarrCoreError: a setting is out of range.
+
+    Examples:
+        >>> index = export_webdataset("store", "shards", shards=1)
+        >>> len(list(ShardStream("shards", batch_size=2, seed=1)))
+        4
     """
 
     def __init__(

@@ -99,6 +99,10 @@ def export_webdataset(
         UnknownFieldError: the store has no such split, sample, field or domain.
         ZarrCoreError: an argument is out of range, or there are fewer items than shards.
         CorruptChunkError: stored bytes are missing or damaged.
+
+    Examples:
+        >>> len(export_webdataset("store", "shards", shards=2).shards)
+        2
     """
     draws_per_sample = whole_number("draws_per_sample", draws_per_sample, 0)
     seed = whole_number("seed", seed, *INT64)

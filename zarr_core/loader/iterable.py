@@ -34,6 +34,11 @@ class ZarrIterableDataset(IterableDataset[Any]):
         batch_size: samples per global batch, that is of all ranks together.
         settings: arguments of the sampler: ``seed``, ``drop_last``, ``shuffle``, ``evaluation``, ``fingerprint``,
             ``weights``, ``classes``.
+
+    Examples:
+        >>> dataset = build_dataset({"kind": "point", "root": "store", "split": "train", "num_surface_points": 64})
+        >>> len(list(ZarrIterableDataset(dataset, batch_size=2, seed=1)))
+        4
     """
 
     def __init__(self, dataset: Any, batch_size: int, **settings: Any) -> None:

@@ -77,6 +77,11 @@ class EpochBatchSampler(Sampler[list[int]]):
 
     Raises:
         ZarrCoreError: an argument is out of range, or arguments contradict each other.
+
+    Examples:
+        >>> sampler = EpochBatchSampler(5, batch_size=2, seed=1)
+        >>> [len(batch) for batch in sampler]
+        [2, 2, 2]
     """
 
     def __init__(

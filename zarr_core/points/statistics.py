@@ -105,6 +105,10 @@ def calculate_store_statistics(
     Raises:
         UnknownFieldError: the store does not hold a requested split or field.
         ZarrCoreError: no sample or no field is selected, or a chunk is damaged.
+
+    Examples:
+        >>> calculate_store_statistics("store")["surface_pressure_count"]
+        800
     """
     workers = whole_number("workers", workers, 1)
     read_concurrency = whole_number("read_concurrency", read_concurrency, 1)

@@ -91,6 +91,11 @@ class DiskCache:
 
     Raises:
         ZarrCoreError: the limit is not a size, or the folder is a file.
+
+    Examples:
+        >>> reader = ZarrChunkReader("store", cache_dir="cache", cache_limit="1GB")
+        >>> isinstance(reader.cache, DiskCache)
+        True
     """
 
     def __init__(self, folder: str | os.PathLike[str], limit: int | str = DEFAULT_LIMIT) -> None:

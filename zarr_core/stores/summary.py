@@ -234,6 +234,10 @@ def sample_info(
     Raises:
         UnknownFieldError: the store holds no such sample.
         StoreError: there is no store, no such generation, or the metadata of the sample is damaged.
+
+    Examples:
+        >>> sample_info("store", "case_0").fields["surface_pressure"].shape
+        (200, 1)
     """
     storage = Storage(store_root)
     head = find_head(storage)

@@ -49,6 +49,10 @@ def as_tensorstore(
             the array cannot be opened.
         UnknownFieldError: there is no such sample, field or value table.
         ZarrCoreError: ``sample_id`` is missing, or given for a matrix.
+
+    Examples:
+        >>> as_tensorstore("store", "surface_pressure", "case_0").shape
+        (200, 1)
     """
     with extra("tensorstore", "as_tensorstore needs the extra", StoreError):
         import tensorstore as ts

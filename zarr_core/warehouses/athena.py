@@ -54,6 +54,9 @@ class AthenaWarehouse(Warehouse):
             None scans the long table.
         usd_per_terabyte: price per terabyte scanned, for the reported cost.
         columns: names of the table's columns.
+
+    Examples:
+        >>> warehouse = AthenaWarehouse(table="methylation_long", database="lab", staging="s3://lab/staging")
     """
 
     def __init__(

@@ -43,6 +43,9 @@ class DuckDBWarehouse(Warehouse):
         files: glob pattern of paths or URLs, as in "s3://bucket/long/*/*.parquet". The column ``batch_id`` comes from
             folder names such as "batch_id=b1", or from the files. Links to files and folders are followed.
         columns: names of the table's columns.
+
+    Examples:
+        >>> warehouse = DuckDBWarehouse("long/*/*.parquet", LongColumns(feature="probe_id"))
     """
 
     def __init__(self, files: str, columns: LongColumns | None = None) -> None:

@@ -39,6 +39,9 @@ class IcebergWarehouse(Warehouse):
             ``{"type": "sql", "uri": "sqlite:////data/catalogue.db"}``; other types are "rest" and "glue".
         snapshot_id: snapshot to read instead of the current one, with the names that its columns had then.
         columns: names of the table's columns.
+
+    Examples:
+        >>> warehouse = IcebergWarehouse("lab.long", properties={"type": "sql", "uri": "sqlite:////data/catalogue.db"})
     """
 
     def __init__(

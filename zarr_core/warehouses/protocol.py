@@ -27,6 +27,10 @@ class LongColumns:
         batch: id of the batch, by which the table is partitioned.
         sample, feature: ids of the sample and of the feature.
         values: column name by value name.
+
+    Examples:
+        >>> LongColumns(feature="probe_id", values={"beta": "methylation"}).batch
+        'batch_id'
     """
 
     batch: str = "batch_id"

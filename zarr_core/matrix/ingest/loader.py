@@ -88,6 +88,15 @@ class MatrixLoader:
 
     Raises:
         WarehouseError: the warehouse has no column for one of the matrix's values, or ``lease_seconds`` is invalid.
+
+    Examples:
+        >>> import duckdb
+        >>> row = "'study_1' AS batch_id, 'person_1' AS sample_id, 'cg1' AS cpg_id, 0.5 AS beta"
+        >>> _ = duckdb.sql(f"COPY (SELECT {row}) TO 'long.parquet'")
+        >>> matrix = WideMatrix.create("betas", ["cg1"], {"beta": "float32"})
+        >>> warehouse = DuckDBWarehouse("long.parquet", LongColumns(values={"beta": "beta"}))
+        >>> MatrixLoader(warehouse, matrix).load(["person_1"])
+        array([[0.5]], dtype=float32)
     """
 
     def __init__(self, warehouse: Warehouse, matrix: WideMatrix, *, lease_seconds: float = 60.0) -> None:

@@ -131,6 +131,13 @@ class ZarrStoreWriter:
 
     Raises:
         SourceError: a setting or the file map is invalid.
+
+    Examples:
+        >>> import numpy as np
+        >>> writer = ZarrStoreWriter("store")
+        >>> result = writer.write_sample("new", {"surface_position": np.zeros((8, 3)), "surface_pressure": np.ones(8)})
+        >>> "new" in writer.manifest.samples
+        True
     """
 
     def __init__(

@@ -73,6 +73,11 @@ class ZarrChunkReader:
         StoreError: there is no store at the root, or no such generation or tag.
         ManifestError: its manifest is unreadable.
         ZarrCoreError: ``read_concurrency`` is not positive, a size is invalid, or there is no such engine.
+
+    Examples:
+        >>> reader = ZarrChunkReader("store")
+        >>> reader.read_sample("case_0", {"surface": 64}, ["surface_pressure"])["surface_pressure"].shape
+        (64, 1)
     """
 
     def __init__(

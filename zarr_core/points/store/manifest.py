@@ -186,6 +186,10 @@ class StoreManifest:
             of their source files, "content" if by the SHA-256 of each file.
         origin: for a staged copy, the ``store`` and ``generation`` it was copied from; else empty.
         retention: tags and pending deletions; part of the current state only.
+
+    Examples:
+        >>> list(load_manifest("store").samples)
+        ['case_0', 'case_1', 'case_2', 'case_3']
     """
 
     dataset_name: str

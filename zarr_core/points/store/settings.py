@@ -66,6 +66,10 @@ class ConversionSettings:
 
     Raises:
         SourceError: a value is invalid.
+
+    Examples:
+        >>> ConversionSettings(chunk_points=4096, codec="zstd:3").values_dtype
+        'float16'
     """
 
     chunk_points: int = 16_384
