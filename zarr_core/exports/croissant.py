@@ -80,7 +80,8 @@ def croissant_document(
     generation = info.generation or None  # later reads use the same, whatever is committed meanwhile
     refuse_credentials(url)
     where = (url or info.store).rstrip("/")
-    state = load(storage, find_head(storage), generation)
+    head = find_head(storage)
+    state = load(storage, head, generation)
     if isinstance(state, MatrixState):
         title = where.rpartition("/")[2] or "matrix"
         tables = f"{info.features:,} features of {', '.join(info.fields)}, {len(info.batches):,} batches"
@@ -88,15 +89,18 @@ def croissant_document(
         objects, records = _matrix(info, state, where)
     else:
         title = info.name
-        sizes = [f"{domain}: {n.least:,} to {n.most:,} points" for domain, n in info.points.items()]
-        about = f"{info.samples:,} samples of {info.name}; {'; '.join(sizes)}."
+        sizes = "; ".join(f"{domain}: {n.least:,} to {n.most:,} points" for domain, n in info.points.items())
+        about = f"{info.samples:,} samples of {info.name}; {sizes}."
         objects, records = _points(info, state)
+    if description:
+        stop = "" if description.endswith((".", "!", "?")) else "."
+        about = f"{description}{stop} {about}"
     document: dict[str, Any] = {
         "@context": _CONTEXT,
         "@type": "sc:Dataset",
         "conformsTo": "http://mlcommons.org/croissant/1.1",
         "name": title,
-        "description": f"{_sentence(description)}{about} Zarr v3, generation {info.generation}.",
+        "description": f"{about} Zarr v3, generation {info.generation}.",
         "url": where,
         "version": f"{info.generation}.0.0",
     }
@@ -108,7 +112,9 @@ def croissant_document(
         document["creator"] = {"@type": "sc:Organization", "name": creator}
     if info.committed is not None:
         document["datePublished"] = time.strftime("%Y-%m-%d", time.gmtime(info.committed))
-    document["distribution"] = [_manifest(storage, info.generation, where), *objects]
+    # There is no archive of a store of another program, or of a generation that was removed since.
+    archive = find_archive(storage, generation) if generation else None
+    document["distribution"] = [_manifest(storage, archive or head.name, where), *objects]
     document["recordSet"] = records
     return document
 
@@ -131,14 +137,6 @@ def _node(kind: str, name: str, **properties: Any) -> dict[str, Any]:
     """A part of the document. What is None is left out."""
     given = {key: value for key, value in properties.items() if value is not None}
     return {"@type": f"cr:{kind}", "@id": name, "name": name, **given}
-
-
-def _sentence(text: str) -> str:
-    """A text with the full stop and the blank that end it before the next sentence."""
-    if not text:
-        return ""
-    stop = "" if text.endswith((".", "!", "?")) else "."
-    return f"{text}{stop} "
 
 
 def _file(name: str, description: str, url: str, encoding: str, sha256: str) -> dict[str, Any]:
@@ -179,22 +177,24 @@ def _inline(name: str, types: dict[str, str], rows: list[tuple[Any, ...]], kind:
     return [_node("RecordSet", name, key={"@id": names[0]}, field=fields, dataType=kind, data=records)]
 
 
-def _manifest(storage: Storage, generation: int, where: str) -> dict[str, Any]:
-    # There is no archive of a store of another program, or of a generation that was removed since.
-    name = (find_archive(storage, generation) if generation else None) or find_head(storage).name
+def _manifest(storage: Storage, name: str, where: str) -> dict[str, Any]:
     about = "The samples of this generation, and where each is in the Zarr arrays."
     encoding = "application/gzip" if name.endswith(".gz") else "application/json"
-    sha256 = hashlib.sha256(storage.read(name)).hexdigest()
-    return _file("manifest", about, f"{where}/{name}", encoding, sha256)
+    return _file("manifest", about, f"{where}/{name}", encoding, hashlib.sha256(storage.read(name)).hexdigest())
 
 
 def _points(info: StoreInfo, manifest: StoreManifest) -> tuple[Records, Records]:
     """The objects and the record sets of a point store: the fields by domain, the splits, and the samples."""
     about = "The Zarr arrays of the fields of this domain. Each chunk ends with its crc32c."
+    is_packed = [entry.head > 0 for entry in manifest.samples.values()]
     objects = []
     for domain in manifest.domains:
-        places = {"samples/**/*.zip" if entry.head else f"**/{domain}/**" for entry in manifest.samples.values()}
-        objects.append(_zarr_objects(domain, about, sorted(places)))
+        places = []
+        if not all(is_packed):
+            places.append(f"**/{domain}/**")
+        if any(is_packed):
+            places.append("samples/**/*.zip")
+        objects.append(_zarr_objects(domain, about, places))
     domains: dict[str, Records] = {}
     for field, column in info.fields.items():
         path = manifest.fields[field].array_name
@@ -204,13 +204,15 @@ def _points(info: StoreInfo, manifest: StoreManifest) -> tuple[Records, Records]
         array = _array(path, domain, column, f"-1,{column.components}", described)
         domains.setdefault(domain, []).append(array)
     records = [_node("RecordSet", domain, field=fields) for domain, fields in domains.items()]
-    splits = [(split,) for split in manifest.splits]
-    samples = []  # a sample of several splits has a record in each
+    splits, rows = [], []
+    others = dict(manifest.samples)
     for split in manifest.splits:
-        samples += [(sample_id, split) for sample_id in manifest.split_ids(split)]
-    named = {sample_id for sample_id, _ in samples}
-    samples += [(sample_id, "") for sample_id in manifest.samples if sample_id not in named]
-    rows = [(sample_id, split, manifest.samples[sample_id].relpath) for sample_id, split in samples]
+        splits.append((split,))
+        for sample_id in manifest.split_ids(split):  # a sample of several splits has a record in each
+            rows.append((sample_id, split, manifest.samples[sample_id].relpath))
+            others.pop(sample_id, None)
+    for sample_id, entry in others.items():
+        rows.append((sample_id, "", entry.relpath))
     records += _inline("splits", {"name": "sc:Text"}, splits, "cr:Split")
     records += _inline("samples", {"id": "sc:Text", "split": "sc:Text", "group": "sc:Text"}, rows)
     return objects, records
@@ -227,12 +229,12 @@ def _matrix(info: StoreInfo, state: MatrixState, where: str) -> tuple[Records, R
     # One set of files for all value tables: the fields of a record must have one source, or a key that joins several.
     about = "A Zarr array (rows, features) per value table, NaN where missing. Each chunk ends with its crc32c."
     objects.append(_zarr_objects("matrix", about, [f"{value}.zarr/**" for value in info.fields]))
+    described = "(features,) of a sample, NaN where missing"
     fields = []
     for value, column in info.fields.items():
-        described = "(features,) of a sample, NaN where missing"
         fields.append(_array(f"matrix/{value}", "matrix", column, str(info.features), described))
     rows = []
-    for batch_id, batch in state.batches.items():
-        rows += [(sample_id, batch_id, batch.row + n) for n, sample_id in enumerate(batch.sample_ids)]
+    for sample_id, batch_id in state.batch_of.items():
+        rows.append((sample_id, batch_id, state.rows[sample_id]))
     samples = _inline("samples", {"id": "sc:Text", "batch": "sc:Text", "row": "sc:Integer"}, rows)
     return objects, [_node("RecordSet", "matrix", field=fields), *samples]

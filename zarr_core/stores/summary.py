@@ -252,7 +252,8 @@ def sample_info(
         raise UnknownFieldError(f"{storage.url}, generation {state.generation}, holds no sample {sample_id!r}{reason}")
     about: dict[str, Any]
     if is_matrix:
-        name, batch = next((name, batch) for name, batch in state.batches.items() if sample_id in batch.sample_ids)
+        name = state.batch_of[sample_id]
+        batch = state.batches[name]
         share = sum(batch.bytes.values()) // len(batch.sample_ids)
         about = {"bytes": share, "batch": name, "row": state.rows[sample_id]}
     else:
