@@ -11,7 +11,6 @@ from zarr_core._util.extras import extra
 from zarr_core.errors import StoreError, UnknownFieldError, ZarrCoreError
 from zarr_core.matrix.store.head import HEAD as MATRIX
 from zarr_core.points.read.engines.tensorstore import below, kvstore
-from zarr_core.points.store.manifest import StoreManifest
 from zarr_core.storage import Storage
 from zarr_core.stores.kinds import find_head
 from zarr_core.versioning.generations import load
@@ -61,28 +60,25 @@ def as_tensorstore(
     state: Any = load(storage, head, generation)
     if (head is MATRIX) != (sample_id is None):
         raise ZarrCoreError(f"{storage.url}: sample_id is for point stores, which need it")
-    if head is not MATRIX:
-        path = _sample_array(state, name, str(sample_id))
-    elif name in state.values:
+    if sample_id is None:
+        if name not in state.values:
+            raise UnknownFieldError(f"the matrix has no value table {name!r}; it has {', '.join(state.values)}")
         path = state.row_copy.path(name)
+        lacks_chunks = True  # of missing cells
     else:
-        raise UnknownFieldError(f"the matrix has no value table {name!r}; it has {', '.join(state.values)}")
-    spec: dict[str, Any] = {"driver": "zarr3", "kvstore": below(kvstore(storage.root, storage), path)}
-    # A matrix has no chunks of missing cells; of a sample, this library writes all.
-    spec["fill_missing_data_reads"] = head is MATRIX or not state.samples[sample_id].is_ours
+        entry = state.entry(sample_id, storage.url)
+        fields = state.fields_of(sample_id)
+        if name not in fields:
+            raise UnknownFieldError(f"{sample_id} has no field {name!r}; it has {', '.join(fields)}")
+        path = f"{entry.relpath}/{fields[name].array_name}"
+        lacks_chunks = not entry.is_ours  # this library writes all
+    where = below(kvstore(storage.root, storage), path)
+    spec = {"driver": "zarr3", "kvstore": where, "fill_missing_data_reads": lacks_chunks}
     try:
         array = ts.open(spec, read=True, open=True, context=context).result()
     except ValueError as error:
         raise StoreError(f"{storage.url}: {path} cannot be opened: {error}") from error
-    if head is not MATRIX:
+    if sample_id is not None:
         return array
     rows = array[np.fromiter(state.rows.values(), np.int64)]
     return rows[ts.d[:].label[array.domain.labels]]  # an index array drops the label of its dimension
-
-
-def _sample_array(state: StoreManifest, field: str, sample_id: str) -> str:
-    state.select(sample_ids=[sample_id])  # raises UnknownFieldError
-    fields = state.fields_of(sample_id)
-    if field not in fields:
-        raise UnknownFieldError(f"{sample_id} has no field {field!r}; it has {', '.join(fields)}")
-    return f"{state.samples[sample_id].relpath}/{fields[field].array_name}"
