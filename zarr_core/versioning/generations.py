@@ -144,21 +144,19 @@ def load(storage: Storage, head: Head[S], generation: int | str | None = None) -
             neither a number nor a tag.
         ManifestError: the state cannot be read.
     """
+    try:
+        state = head.parse(storage.read(head.name), f"{storage.url}/{head.name}")
+    except FileNotFoundError as error:
+        raise no_store(storage, head.name) from error
+    if generation is None:
+        return state
     if isinstance(generation, str):
         if generation.isdecimal():  # a tag begins with a letter
             raise StoreError(
                 f"generation={generation!r} is a string; for a generation by number pass {int(generation)}"
             )
-    elif generation is not None:
-        generation = whole_number("generation", generation, error=StoreError)
-    try:
-        state = head.parse(storage.read(head.name), f"{storage.url}/{head.name}")
-    except FileNotFoundError as error:
-        raise no_store(storage, head.name) from error
-    if isinstance(generation, str):
         generation = tagged_generation(storage, state, generation)
-    if generation is None:
-        return state
+    generation = whole_number("generation", generation, error=StoreError)
     found = find_generation(storage, head, state, generation)
     if found is None:
         reason = f"the current one is {state.generation}"
@@ -274,8 +272,7 @@ def commit(storage: Storage, head: Head[S], change: Callable[[S | None], S], sin
         if find_archive(storage, current.generation) is None:
             write_archive(storage, current.generation, archived(current, data), None)
         storage.sync()
-        number = _next_number(storage, current.generation, overtaken)
-        return replace(changed, generation=number)
+        return replace(changed, generation=_next_number(storage, current.generation, overtaken))
 
     before, committed, data = _swap(storage, head, step)
     if data is not None:
