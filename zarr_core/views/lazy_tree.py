@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 from collections import UserDict
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -63,7 +63,7 @@ def _sample(reader: ZarrChunkReader, chunked: bool, sample_id: str) -> tuple[dic
     domains: dict[str, dict[str, Any]] = {}
     for field, read in reader.field_reads(sample_id, fields=arrays).items():
         array = arrays[field]
-        values = LazyArray(array.shape, array.dtype, _Points(alone, read, array))
+        values = LazyArray(array.shape, array.dtype, partial(_read_points, alone, read, array))
         variable = lazy_variable(
             (f"{read.domain}_points", f"components_{array.shape[1]}"),
             values,
@@ -82,29 +82,21 @@ def _block_points(array: ArrayInfo, is_packed: bool) -> int:
     return array.chunk_points * max(_BLOCK_BYTES // chunk_bytes, 1)
 
 
-@dataclass(frozen=True)
-class _Points:
-    """Reads points of one field of one sample."""
-
-    reader: ZarrChunkReader
-    whole: FieldRead  # of the whole field
-    array: ArrayInfo
-
-    def __call__(self, key: tuple[Any, ...]) -> np.ndarray:
-        """Values at a pair of integers and slices."""
-        points, components = key
-        inside: int | slice
-        rows = range(self.array.shape[0])[points]
-        if isinstance(rows, int):
-            first, last, inside = rows, rows, 0
-        elif not rows:
-            return np.empty((0, self.array.shape[1]), self.array.dtype)[:, components]
-        else:
-            first, last = min(rows[0], rows[-1]), max(rows[0], rows[-1])
-            inside = slice(None, None, rows.step)
-        drawn = Draw(((first, last + 1),), self.whole.drawn.chunk_points)
-        (values,) = self.reader.execute([self.whole._replace(drawn=drawn)])
-        return np.asarray(values[inside, components])
+def _read_points(reader: ZarrChunkReader, whole: FieldRead, array: ArrayInfo, key: tuple[Any, ...]) -> np.ndarray:
+    """Values of a field of a sample at a pair of integers and slices; ``whole`` reads the whole field."""
+    points, components = key
+    inside: int | slice
+    rows = range(array.shape[0])[points]
+    if isinstance(rows, int):
+        first, last, inside = rows, rows, 0
+    elif not rows:
+        return np.empty((0, array.shape[1]), array.dtype)[:, components]
+    else:
+        first, last = min(rows[0], rows[-1]), max(rows[0], rows[-1])
+        inside = slice(None, None, rows.step)
+    drawn = Draw(((first, last + 1),), whole.drawn.chunk_points)
+    (values,) = reader.execute([whole._replace(drawn=drawn)])
+    return np.asarray(values[inside, components])
 
 
 class LazyTree(xr.DataTree):  # type: ignore[misc]
