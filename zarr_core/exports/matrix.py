@@ -72,10 +72,8 @@ class MatrixRows:
             raise ZarrCoreError("sample_ids names a sample twice")
         for value in self.values:
             matrix.read(self.sample_ids, axis.ids[:0], value)  # names what is unknown before anything is written
-        of: dict[str, str] = {}
-        for batch, ids in matrix.batches.items():
-            of |= dict.fromkeys(ids, batch)
-        self.batches = [of[sample_id] for sample_id in self.sample_ids]
+        batch_of = matrix._state.batch_of
+        self.batches = [batch_of[sample_id] for sample_id in self.sample_ids]
 
     def metadata(self, taken: Collection[str], slash: str = "/") -> dict[str, pyarrow.Array]:
         """Metadata of the rows by column, without the ids; empty if the matrix has none.
