@@ -446,8 +446,7 @@ def _statistics(storage: Storage, state: StoreManifest, committed: float | None)
 def _written(storage: Storage, *names: str) -> float | None:
     """Time of the last change of the first of these objects that exists."""
     for name in names:
-        try:
-            return storage.info(name).modified or None
-        except FileNotFoundError:
-            continue
+        found = storage.find(name)
+        if found is not None:
+            return found.modified or None
     return None
