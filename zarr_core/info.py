@@ -10,11 +10,10 @@ from zarr_core._util import command_line as cli
 from zarr_core._util.commands import shell
 from zarr_core._util.units import format_count, format_duration, format_size
 from zarr_core.points.store.footprint import USD_PER_MILLION_GETS, LayoutInfo
+from zarr_core.sources.left_out import some
 from zarr_core.stores.summary import SampleInfo, SplitInfo, StoreInfo, sample_info, store_info
 
 __all__ = ["SampleInfo", "StoreInfo", "sample_info", "store_info"]
-
-_NAMES_SHOWN = 5
 
 app = cli.verb(
     "info",
@@ -150,8 +149,7 @@ def _layout(name: str, layout: LayoutInfo) -> str:
 def _retired(info: StoreInfo) -> str:
     parts = []
     if info.retired:
-        more = ", ..." if len(info.retired) > _NAMES_SHOWN else ""
-        parts.append(f"{format_count(len(info.retired), 'samples')}: {', '.join(info.retired[:_NAMES_SHOWN])}{more}")
+        parts.append(f"{format_count(len(info.retired), 'samples')}: {some(info.retired)}")
     if info.retired_batches:
         batches = {name: format_count(count, "samples") for name, count in info.retired_batches.items()}
         parts.append(f"batches: {_listed('{} ({})', batches)}")
