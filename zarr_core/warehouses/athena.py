@@ -16,7 +16,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -101,7 +100,7 @@ class AthenaWarehouse(Warehouse):
         with self.errors():  # delete what killed processes left behind
             awswrangler.s3.delete_objects(f"{self.staging}/unloads/", last_modified_end=datetime.now(UTC) - _ORPHAN_AGE)
         axis = self._axis_table(feature_ids)
-        numbers = dict(zip(batches, count(), strict=False))
+        numbers = {batch_id: number for number, batch_id in enumerate(batches)}
         queries: dict[str, list[str]] = defaultdict(list)
         with self._prefix() as prefix:
             for value in values:
@@ -113,8 +112,9 @@ class AthenaWarehouse(Warehouse):
             yield _UnloadedFiles(self, prefix, numbers, queries)
 
     def _distinct(self, names: Sequence[str], among: Sequence[str] | None) -> Iterable[tuple[str | None, ...]]:
-        looked_up = self.sample_batches and set(names) <= {self.columns.batch, self.columns.sample}
-        source = self._quoted(self.sample_batches if looked_up and self.sample_batches else self.table)
+        table = self.table
+        if self.sample_batches and set(names) <= {self.columns.batch, self.columns.sample}:
+            table = self.sample_batches
         found: list[tuple[str | None, ...]] = []
         # One batch of these ids has the limits of one query.
         parts = [None] if among is None else _parts({"": among})
@@ -122,7 +122,7 @@ class AthenaWarehouse(Warehouse):
             for number, part in enumerate(parts):
                 path = f"{prefix}/{number}"
                 ids = None if part is None else [wanted.sample_id for wanted in part]
-                self._unload(distinct_query(source, names, ids), path)
+                self._unload(distinct_query(self._quoted(table), names, ids), path)
                 for rows in self.read(path):
                     found += [tuple(row.values()) for row in rows.to_pylist()]
         return found
