@@ -17,13 +17,13 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import google_crc32c
 import numpy as np
 from tqdm import tqdm
 
 from zarr_core._util.arguments import INT64, check_mapping, whole_number
+from zarr_core._util.digests import json_digest
 from zarr_core._util.processes import map_in_processes
 from zarr_core._util.redaction import redact
 from zarr_core._util.units import parse_size
@@ -140,7 +140,7 @@ def export_webdataset(
     for number, places in enumerate(deal(sizes, count, seed)):
         planned = [items[place] for place in places]
         groups = [manifest.samples[sample_id].relpath for sample_id, _ in planned]
-        inputs = _digest([_VERSION, planned, groups, task.fields, task.num_points, seed])
+        inputs = json_digest([_VERSION, planned, groups, task.fields, task.num_points, seed])
         plans.append(_Plan(f"{number:06d}{_SUFFIX}", inputs, planned))
     index = ShardIndex(
         store=Storage(store_root).identity,
@@ -151,7 +151,7 @@ def export_webdataset(
         num_points=task.num_points,
         draws_per_sample=draws_per_sample,
         seed=seed,
-        plan=_digest([plan.inputs for plan in plans]),
+        plan=json_digest([plan.inputs for plan in plans]),
         planned=count,
     )
     finished = _finished(target, index, plans, check)
@@ -354,7 +354,3 @@ def _finished(target: Storage, index: ShardIndex, plans: Sequence[_Plan], check:
         if not check or hashlib.sha256(target.read(name)).hexdigest() == shard.sha256:
             finished[name] = shard
     return finished
-
-
-def _digest(content: Any) -> str:
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

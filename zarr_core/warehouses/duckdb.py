@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import glob
-import hashlib
-import json
 import os
 import re
 import stat
@@ -17,6 +15,7 @@ from urllib.parse import unquote
 
 from fsspec.core import url_to_fs
 
+from zarr_core._util.digests import json_digest
 from zarr_core._util.redaction import redact
 from zarr_core.errors import WarehouseError
 from zarr_core.storage import absolute, is_local
@@ -107,7 +106,7 @@ class DuckDBWarehouse(Warehouse):
 
     def is_unchanged(self, batch_id: str, source: Mapping[str, str]) -> bool:
         """Whether the files that may hold the batch have the recorded names, sizes and versions."""
-        return source.get("sha256") == _digest(self.files_of(self._listed(), [batch_id]))
+        return source.get("sha256") == json_digest(self.files_of(self._listed(), [batch_id]))
 
     def _listed(self) -> list[ListedFile]:
         if self._pinned is not None:
@@ -144,11 +143,7 @@ class _JoinedFiles(Unloaded):
         """The files that may hold the batch, by a digest of their names, sizes and versions (times or etags)."""
         chosen = self.warehouse.files_of(self.files, [batch_id])
         files = redact(self.warehouse.files)
-        return {"kind": "parquet", "files": files, "count": str(len(chosen)), "sha256": _digest(chosen)}
-
-
-def _digest(files: Sequence[ListedFile]) -> str:
-    return hashlib.sha256(json.dumps(files).encode()).hexdigest()
+        return {"kind": "parquet", "files": files, "count": str(len(chosen)), "sha256": json_digest(chosen)}
 
 
 def batch_folder(column: str) -> re.Pattern[str]:
