@@ -178,7 +178,11 @@ def test_other_exports_are_never_mixed(store: Path, tmp_path: Path) -> None:
     (tmp_path / "foreign" / "imagenet.tar").write_bytes(b"")
     with pytest.raises(StoreError, match=r"holds imagenet\.tar"):
         export_webdataset(store, tmp_path / "foreign")
-    (tmp_path / "out" / "index.json").write_text('{"format": "zarr_core shards", "shards": 3}')
+    index = tmp_path / "out" / "index.json"
+    index.write_text(index.read_text().replace('"name":"000001.tar"', '"name":"../000001.tar"'))
+    with pytest.raises(StoreError, match="not an index of tar shards: .*leaves the folder"):
+        export_webdataset(store, tmp_path / "out", shards=2)
+    index.write_text('{"format": "zarr_core shards", "shards": 3}')
     with pytest.raises(StoreError, match="not an index of tar shards"):
         export_webdataset(store, tmp_path / "out", shards=2)
 

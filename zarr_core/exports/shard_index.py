@@ -12,7 +12,7 @@ from urllib.parse import quote
 import numpy as np
 from pydantic import Field, TypeAdapter
 
-from zarr_core._util.documents import DocumentError, parse_model, to_json
+from zarr_core._util.documents import DocumentError, checked_by, parse_model, to_json
 from zarr_core.errors import CorruptChunkError, StoreError
 from zarr_core.format.names import check_relative_path
 from zarr_core.storage import Storage
@@ -57,7 +57,7 @@ class Shard:
         items: in the order in which they lie in it.
     """
 
-    name: str
+    name: Annotated[str, checked_by(check_relative_path)]
     inputs: str
     sha256: str
     bytes: _Count
@@ -129,16 +129,12 @@ def read_index(out: Storage) -> ShardIndex | None:
     Raises:
         StoreError: it cannot be read.
     """
-    where = f"{out.url}/{INDEX}"
     try:
-        index = parse_model(_INDEX, out.read(INDEX))
-        for shard in index.shards.values():
-            check_relative_path(shard.name)
+        return parse_model(_INDEX, out.read(INDEX))
     except FileNotFoundError:
         return None
     except DocumentError as error:
-        raise StoreError(f"{where} is not an index of tar shards: {error}") from error
-    return index
+        raise StoreError(f"{out.url}/{INDEX} is not an index of tar shards: {error}") from error
 
 
 def item_key(sample_id: str, draw: int | None) -> str:
