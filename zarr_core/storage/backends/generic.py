@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
@@ -17,7 +16,6 @@ from zarr_core.storage.backends import ConditionFailed, ObjectInfo, Page, Remote
 from zarr_core.storage.backends.local import digest
 from zarr_core.storage.filesystems import open_filesystem
 
-_LOCK = threading.Lock()
 T = TypeVar("T")
 _THREADS = 64
 
@@ -75,18 +73,17 @@ class FsspecBackend(RemoteBackend):
 
 
 class MemoryBackend(FsspecBackend):
-    """Memory of this process. A lock serialises writers; the version is a digest of the content."""
+    """Memory of this process. The event loop serialises conditional writes; the version is a digest of the content."""
 
     async def get(self, path: str, start: int | None = None, stop: int | None = None) -> tuple[bytes, str]:
         data = cast("bytes", self.fs.cat_file(path, start=start, end=stop))
         return data, digest(data) if start is None and stop is None else ""
 
     async def put_if(self, path: str, data: bytes, version: str | None) -> None:
-        with _LOCK:
-            current = digest(self.fs.cat_file(path)) if self.fs.isfile(path) else None
-            if current != version:
-                raise ConditionFailed
-            self.fs.pipe_file(path, data)
+        current = digest(self.fs.cat_file(path)) if self.fs.isfile(path) else None
+        if current != version:
+            raise ConditionFailed
+        self.fs.pipe_file(path, data)
 
 
 def _info(described: dict[str, Any]) -> ObjectInfo:
