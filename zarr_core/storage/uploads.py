@@ -34,8 +34,8 @@ class Uploads:
 
     def __exit__(self, _: object, error: object, __: object) -> None:
         try:
-            if error is None:
-                self.finish()
+            while self._running and error is None:
+                self._wait()
         finally:
             for future, _ in self._running:  # none may write after its group was given up
                 with suppress(Exception):
@@ -51,11 +51,6 @@ class Uploads:
             self._wait()
         self._running.append((self._storage.begin_write(name, data), len(data)))
         return len(data)
-
-    def finish(self) -> None:
-        """Return when everything is written; raises the error of an upload that failed."""
-        while self._running:
-            self._wait()
 
     def _wait(self) -> None:
         future, size = self._running.popleft()
