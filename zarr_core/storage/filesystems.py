@@ -109,8 +109,7 @@ def filesystem_options(url: str, client_attempts: int = 1) -> dict[str, Any]:
     elif protocol in _OCI:
         options["config_kwargs"] = {
             "timeout": (_CONNECT_TIMEOUT_S, retries.POLICY.timeout_s),
-            "retry_strategy": _oci_retries(client_attempts),
-            "circuit_breaker_strategy": _no_circuit_breaker(),
+            **_oci_strategies(client_attempts),
         }
         # The default reads 5 MiB ahead.
         options["default_cache_type"] = "none"
@@ -125,21 +124,15 @@ def filesystem_options(url: str, client_attempts: int = 1) -> dict[str, Any]:
 
 # Cached, because fsspec recognises a filesystem by the repr of its options.
 @cache
-def _oci_retries(attempts: int) -> Any:
+def _oci_strategies(attempts: int) -> dict[str, Any]:
+    import oci.circuit_breaker
     import oci.retry
 
-    if attempts == 1:
-        return oci.retry.NoneRetryStrategy()
-    return oci.retry.RetryStrategyBuilder(
-        max_attempts=attempts, total_elapsed_time_seconds=retries.POLICY.deadline_s
-    ).get_retry_strategy()
-
-
-@cache
-def _no_circuit_breaker() -> Any:
-    import oci.circuit_breaker
-
-    return oci.circuit_breaker.NoCircuitBreakerStrategy()
+    repeat = oci.retry.NoneRetryStrategy()
+    if attempts > 1:
+        limits = {"max_attempts": attempts, "total_elapsed_time_seconds": retries.POLICY.deadline_s}
+        repeat = oci.retry.RetryStrategyBuilder(**limits).get_retry_strategy()
+    return {"retry_strategy": repeat, "circuit_breaker_strategy": oci.circuit_breaker.NoCircuitBreakerStrategy()}
 
 
 @dataclass(frozen=True, eq=False)

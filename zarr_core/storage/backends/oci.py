@@ -24,15 +24,14 @@ class OciBackend(FsspecBackend):
     async def get(self, path: str, start: int | None = None, stop: int | None = None) -> tuple[Any, str]:
         span = byte_range(start, stop)
 
-        def work() -> Any:
+        def work() -> tuple[bytes, str]:
             response = self._call("get_object", path, **({} if span is None else {"range": span}))
             data = bytes(response.data.content)
             headers = response.headers
             check_response(start, stop, len(data), int(headers["content-length"]), headers.get("content-range"))
             return data, str(headers["etag"])
 
-        data, version = await in_thread(work)
-        return data, version
+        return await in_thread(work)
 
     async def head(self, path: str) -> ObjectInfo:
         headers = (await in_thread(lambda: self._call("head_object", path))).headers
