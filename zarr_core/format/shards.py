@@ -46,7 +46,7 @@ def encode_shard(
         stored.append(len(data) + (CHECKSUM_BYTES if layout.checksum else 0))
         yield data
         if layout.checksum:
-            yield _crc32c(data)
+            yield crc32c_bytes(data)
     if lengths is not None:
         lengths.extend(stored)
     if layout.sharded:
@@ -65,7 +65,7 @@ def shard_index(layout: ArrayLayout, lengths: Sequence[int]) -> bytes:
             index[number] = offset, length
             offset += length
     packed = index.tobytes()
-    return packed + _crc32c(packed)
+    return packed + crc32c_bytes(packed)
 
 
 def decode_shard_index(layout: ArrayLayout, tail: bytes) -> np.ndarray:
@@ -210,13 +210,14 @@ def check_chunk(layout: ArrayLayout, data: bytes) -> None:
 
 def is_intact(payload: np.ndarray, checksum: np.ndarray) -> bool:
     """Whether the payload of an uncompressed chunk matches its checksum (four bytes)."""
-    return _crc32c(payload) == checksum.tobytes()
+    return crc32c_bytes(payload) == checksum.tobytes()
 
 
 def passes_checksum(chunk: bytes | np.ndarray) -> bool:
     """Whether a stored chunk has a payload that matches the checksum at its end."""
-    return len(chunk) > CHECKSUM_BYTES and _crc32c(chunk[:-CHECKSUM_BYTES]) == bytes(chunk[-CHECKSUM_BYTES:])
+    return len(chunk) > CHECKSUM_BYTES and crc32c_bytes(chunk[:-CHECKSUM_BYTES]) == bytes(chunk[-CHECKSUM_BYTES:])
 
 
-def _crc32c(data: bytes | np.ndarray) -> bytes:
+def crc32c_bytes(data: bytes | np.ndarray) -> bytes:
+    """The checksum of some bytes as it is stored: little-endian."""
     return int(google_crc32c.value(data)).to_bytes(CHECKSUM_BYTES, "little")

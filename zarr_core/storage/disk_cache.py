@@ -34,6 +34,7 @@ import google_crc32c
 
 from zarr_core._util.units import format_size, parse_size
 from zarr_core.errors import ZarrCoreError
+from zarr_core.format.shards import crc32c_bytes
 from zarr_core.storage.backends import local
 from zarr_core.storage.places import local_path
 
@@ -220,7 +221,7 @@ class DiskCache:
         """The sum of the entries' sizes, and when they were counted; 0 and 0 if that is not known."""
         lock.seek(0)
         record, checksum = lock.read(_USAGE.size), lock.read(4)
-        if len(record) != _USAGE.size or checksum != _checksum(record):
+        if len(record) != _USAGE.size or checksum != crc32c_bytes(record):
             return 0, 0.0
         usage, counted_at = _USAGE.unpack(record)
         return usage, counted_at
@@ -233,7 +234,7 @@ class DiskCache:
             usage, counted_at = self._evict(size), now
         record = _USAGE.pack(usage + size, counted_at)
         lock.seek(0)
-        lock.write(record + _checksum(record))
+        lock.write(record + crc32c_bytes(record))
 
     def _evict(self, size: int) -> int:
         """Count the entries and evict the oldest until ``size`` more bytes fit; returns the sum. Needs the lock."""
@@ -284,10 +285,6 @@ def _header(digest: bytes, data: bytes) -> bytes:
 
 def _footprint(size: int) -> int:
     return -(-size // _BLOCK) * _BLOCK
-
-
-def _checksum(record: bytes) -> bytes:
-    return int(google_crc32c.value(record)).to_bytes(4, "little")
 
 
 def _unlink(path: str) -> bool:
