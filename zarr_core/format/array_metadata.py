@@ -97,11 +97,6 @@ class ArrayLayout:
         return self.codec.name == "none" and self.checksum and sys.byteorder == "little"
 
     @property
-    def dimension_names(self) -> tuple[str, str]:
-        """Names of the two axes: points of the domain, and components by width. Equal names have equal lengths."""
-        return f"{self.domain}_points", f"components_{self.dim}"
-
-    @property
     def excess(self) -> str:
         """What exceeds the limits of a store, which no reader opens; "" if nothing does."""
         limits = {
@@ -133,7 +128,8 @@ class ArrayLayout:
                 "index_location": "end",
             }
             codecs = [{"name": "sharding_indexed", "configuration": sharding}]
-        names = {"dimension_names": list(self.dimension_names)} if self.domain else {}
+        # Equal names have equal lengths.
+        names = {"dimension_names": [f"{self.domain}_points", f"components_{self.dim}"]} if self.domain else {}
         attributes: dict[str, Any] = {"units": self.units} if self.units else {}
         if self.max_error is not None:
             attributes["max_error"] = self.max_error
