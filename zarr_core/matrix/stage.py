@@ -314,7 +314,7 @@ def _stage_shard(source: Storage, target: Storage, task: _ShardTask) -> StagedSh
     is_there = found is not None and found.size == size
     if is_there and (task.trusted or is_intact(target, task.name, task.layout, sparse=True)):
         return StagedShard(task.name, kept=size)
-    shard = StoredShard.open(source, task.name, task.layout, size=size, sparse=True)
+    shard = StoredShard(source, task.name, task.layout, size=size, sparse=True)
     return StagedShard(task.name, copied=target.write(task.name, shard.pieces()))
 
 

@@ -142,7 +142,7 @@ def _metadata_problems(storage: Storage, state: MatrixState) -> Iterator[tuple[s
 def _check_shard(storage: Storage, layout: ChunkLayout, name: str, report: MatrixVerification) -> str:
     """Check the index and every chunk of a shard; returns the problem, or ""."""
     try:
-        shard = StoredShard.open(storage, name, layout.flat, sparse=True)
+        shard = StoredShard(storage, name, layout.flat, sparse=True)
         report.shards += 1
         report.chunks += len(shard.chunks)
         report.bytes += shard.size

@@ -7,7 +7,6 @@ every cache and fetched again; what is damaged a second time is damaged where it
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from typing import Any, TypeVar
@@ -91,28 +90,27 @@ def read_checked(storage: Storage, name: str, start: int, stop: int, decode: Cal
     return decode(storage.read(name, start, stop))
 
 
-@dataclass(frozen=True)
 class StoredShard:
-    """A shard object.
+    """A shard object, whose index is read at once.
 
-    Attributes:
+    Args:
         storage, name: where it is.
         layout: of its array.
+        number: of the shard in its array.
+        size: of the object; asked for if None.
+        sparse: whether chunks may be missing. Without checksums another program wrote them, and they may.
+
+    Attributes:
         size: bytes of the object.
         chunks: ranges of its chunks, in stored order.
-        index: the last bytes of the object.
+
+    Raises:
+        FileNotFoundError: there is no such object.
+        CorruptChunkError: the index is damaged, or a chunk is missing.
     """
 
-    storage: Storage
-    name: str
-    layout: ArrayLayout
-    size: int
-    chunks: Sequence[ChunkRange]
-    index: bytes
-
-    @classmethod
-    def open(
-        cls,
+    def __init__(
+        self,
         storage: Storage,
         name: str,
         layout: ArrayLayout,
@@ -120,19 +118,10 @@ class StoredShard:
         *,
         size: int | None = None,
         sparse: bool = False,
-    ) -> StoredShard:
-        """Read the index of a shard, the one with this number in its array.
-
-        Args:
-            size: of the object; asked for if None.
-            sparse: whether chunks may be missing. Without checksums another program wrote them, and they may.
-
-        Raises:
-            FileNotFoundError: there is no such object.
-            CorruptChunkError: the index is damaged, or a chunk is missing.
-        """
-        size = storage.size(name) if size is None else size
-        end = max(size - layout.index_bytes, 0)
+    ) -> None:
+        self._storage, self._name, self._layout = storage, name, layout
+        self.size = storage.size(name) if size is None else size
+        end = max(self.size - layout.index_bytes, 0)
 
         def decode(index: bytes) -> tuple[list[ChunkRange], bytes]:
             chunks = chunk_ranges(layout, number, index, end)
@@ -141,13 +130,12 @@ class StoredShard:
             return chunks, index
 
         if layout.sharded:
-            chunks, index = read_checked(storage, name, end, size, decode)
+            self.chunks, self._index = read_checked(storage, name, end, self.size, decode)
         else:
-            chunks, index = decode(b"")
-        chunks.sort(key=lambda chunk: chunk.start)
-        if any(chunk.start < before.stop for before, chunk in pairwise(chunks)):
+            self.chunks, self._index = decode(b"")
+        self.chunks.sort(key=lambda chunk: chunk.start)
+        if any(chunk.start < before.stop for before, chunk in pairwise(self.chunks)):
             raise CorruptChunkError("shard index: names bytes that overlap")
-        return cls(storage, name, layout, size, chunks, index)
 
     def pieces(self) -> Iterator[bytes]:
         """The bytes of the object in pieces of at most 8 MiB, or one chunk; each is checked before it is yielded.
@@ -160,27 +148,27 @@ class StoredShard:
             # Bytes between chunks belong to the object and are copied as well.
             yield self._read(position, group[-1].stop, group)
             position = group[-1].stop
-        end = self.size - len(self.index)
+        end = self.size - len(self._index)
         if position < end:
             yield self._read(position, end, ())
-        yield self.index
+        yield self._index
 
     def _read(self, start: int, stop: int, chunks: Sequence[ChunkRange]) -> bytes:
         check = partial(check_parts, chunks, start, stop, self._check)
-        return read_checked(self.storage, self.name, start, stop, check)
+        return read_checked(self._storage, self._name, start, stop, check)
 
     def _check(self, chunk: ChunkRange, data: bytes) -> None:
         try:
-            check_chunk(self.layout, data)
+            check_chunk(self._layout, data)
         except CorruptChunkError as error:
             where = f"chunk {chunk.number} (bytes {chunk.start} to {chunk.stop})"
             raise CorruptChunkError(f"{where}: {error}") from error
 
 
 def is_intact(storage: Storage, name: str, layout: ArrayLayout, number: int = 0, *, sparse: bool = False) -> bool:
-    """Whether a shard is there, with all its chunks undamaged; the arguments are those of :meth:`StoredShard.open`."""
+    """Whether a shard is there, with all its chunks undamaged; the arguments are those of :class:`StoredShard`."""
     try:
-        for _ in StoredShard.open(storage, name, layout, number, sparse=sparse).pieces():
+        for _ in StoredShard(storage, name, layout, number, sparse=sparse).pieces():
             pass
     except (CorruptChunkError, OSError):
         return False

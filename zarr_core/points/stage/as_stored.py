@@ -309,7 +309,7 @@ class FolderCopy:
         if is_there and (self.trusted or is_intact(self.target, copy, layout, number)):
             return 0, info.size
         try:
-            shard = StoredShard.open(self.source, original, layout, number, size=info.size)
+            shard = StoredShard(self.source, original, layout, number, size=info.size)
             self.target.write(copy, shard.pieces())
         except CorruptChunkError as error:
             raise CorruptChunkError(f"{original}: {error}") from error

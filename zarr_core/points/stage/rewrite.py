@@ -115,7 +115,7 @@ class RewrittenCopy:
             return
         for shard in range(layout.n_shards):
             name = f"{path}/{layout.shard_key(shard)}"
-            found = StoredShard.open(self._task.source, name, layout, shard).chunks
+            found = StoredShard(self._task.source, name, layout, shard).chunks
             for chunk in sorted(found, key=attrgetter("number")):
                 yield name, chunk.start, chunk.stop - chunk.start
 
