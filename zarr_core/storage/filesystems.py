@@ -157,7 +157,9 @@ class Access:
 
 def access(service: str) -> Access:
     """How to get at "s3", "gs" or "az"."""
-    return _access(service, _places(service))
+    # Everything that credentials can be found by, except the contents of files.
+    names = sorted(name for name in os.environ if name.startswith(("AWS_", "AZURE_", "GOOGLE_", "HOME")))
+    return _access(service, (repr(settings(service)), *(f"{name}={os.environ[name]}" for name in names)))
 
 
 def settings(service: str) -> dict[str, Any]:
@@ -166,12 +168,6 @@ def settings(service: str) -> dict[str, Any]:
     for protocol in _PROTOCOLS[service]:
         found |= fsspec_conf.get(protocol, {})
     return {name: value for name, value in found.items() if name not in _OF_FSSPEC}
-
-
-def _places(service: str) -> tuple[str, ...]:
-    """Everything that credentials can be found by, except the contents of files."""
-    names = sorted(name for name in os.environ if name.startswith(("AWS_", "AZURE_", "GOOGLE_", "HOME")))
-    return (repr(settings(service)), *(f"{name}={os.environ[name]}" for name in names))
 
 
 @cache  # finding them takes a tenth of a second, or requests
