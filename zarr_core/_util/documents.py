@@ -14,6 +14,9 @@ from pydantic_core import from_json
 
 from zarr_core.errors import ZarrCoreError
 
+#: The value of a JSON document; raises ValueError.
+parse_json = from_json
+
 _TAG = "tag:yaml.org,2002:"
 
 _Plain = TypeVar("_Plain", int, str, list[Any], dict[str, Any])
@@ -79,11 +82,6 @@ def check_model(model: pydantic.TypeAdapter[_Model], value: Any, name: str) -> _
 def to_json(document: Any) -> bytes:
     """A document as one line of JSON; raises ValueError for a number that JSON does not have."""
     return (json.dumps(document, separators=(",", ":"), allow_nan=False) + "\n").encode()
-
-
-def parse_json(data: bytes | str) -> Any:
-    """The value of a JSON document; raises ValueError."""
-    return from_json(data)
 
 
 def parse_table(data: bytes, *, latest: bool = False) -> dict[str, float | str]:

@@ -159,7 +159,8 @@ def access(service: str) -> Access:
     """How to get at "s3", "gs" or "az"."""
     # Everything that credentials can be found by, except the contents of files.
     names = sorted(name for name in os.environ if name.startswith(("AWS_", "AZURE_", "GOOGLE_", "HOME")))
-    return _access(service, (repr(settings(service)), *(f"{name}={os.environ[name]}" for name in names)))
+    variables = [f"{name}={os.environ[name]}" for name in names]
+    return _access(service, (repr(settings(service)), *variables))
 
 
 def settings(service: str) -> dict[str, Any]:
