@@ -119,7 +119,7 @@ def stage_store(
         items = copy.items(current)
         report = StageReport(manifest)
         results = map_in_processes(partial(stage_sample, task), items, workers, not_staged, executor)
-        committed_at, has_samples = time.monotonic(), current is not None  # no copy begins without a sample
+        committed_at = time.monotonic()
         with tqdm(total=len(items), unit="sample", desc="stage", dynamic_ncols=True, disable=not progress) as bar:
             for result in results:
                 if result.entry is not None and executor is not None:
@@ -127,8 +127,7 @@ def stage_store(
                 report.samples.append(result)
                 bar.set_postfix_str(f"{format_size(report.copied)} copied", refresh=False)
                 bar.update()
-                has_samples = has_samples or not result.problem
-                if has_samples and time.monotonic() - committed_at > _COMMIT_SECONDS:
+                if time.monotonic() - committed_at > _COMMIT_SECONDS:
                     # If other writers kept coming first, the next commit has these samples.
                     with contextlib.suppress(CommitConflict):
                         copy.commit_present(report)
