@@ -99,15 +99,13 @@ class StoreCopy:
             self._copy_small_file(name, name)
         return self._task(current, check)
 
-    def _task(
-        self, current: StoreManifest | None, check: bool, repacked: Mapping[str, ConversionSettings] | None = None
-    ) -> StageTask:
+    def _task(self, current: StoreManifest | None, check: bool) -> StageTask:
         arrays = {}
         for layout in self.domains.values():
             for name, column in layout.arrays.items():
                 arrays[column.array_name] = name
         tombstones = frozenset(map(spelled_alike, current.retention.tombstones if current is not None else ()))
-        return StageTask(self.source, self.target, arrays, check, tombstones, self.layout, self.points, repacked)
+        return StageTask(self.source, self.target, arrays, check, tombstones, self.layout, self.points)
 
     def items(self, current: StoreManifest | None) -> list[Item]:
         """The samples to copy."""
@@ -227,7 +225,7 @@ class Repacking(StoreCopy):
         if current_settings(self.manifest) is None:
             reason = "its manifest does not record the settings of its samples, because an earlier version wrote it"
             raise StoreError(f"{self.target.url}: {reason}: convert into it once, then repack it")
-        return self._task(self._commit([]), check, self._settings)
+        return replace(self._task(self._commit([]), check), repacked=self._settings)
 
     def items(self, current: StoreManifest | None) -> list[Item]:
         """The samples with the other layout."""
