@@ -152,7 +152,7 @@ class _Kept:
     def needs(self, prefix: str) -> bool:
         """Whether a kept generation names the prefix, something below it, or a folder above it."""
         prefix = spelled_alike(prefix)
-        return prefix in self.prefixes or prefix in self.above or not self.prefixes.isdisjoint(_folders_of(prefix))
+        return prefix in self.prefixes or prefix in self.above or not self.prefixes.isdisjoint(folders_of(prefix))
 
 
 class _Collector(Generic[S]):
@@ -208,7 +208,7 @@ class _Collector(Generic[S]):
                 replaced = there[number].modified
         kept.numbers.sort()
         kept.expired.sort()
-        kept.above.update(chain.from_iterable(map(_folders_of, kept.prefixes)))
+        kept.above.update(chain.from_iterable(map(folders_of, kept.prefixes)))
         return kept
 
     def _named_by(self, current: S, number: int) -> set[str]:
@@ -277,7 +277,8 @@ class _Collector(Generic[S]):
             self.storage.delete(batch)
 
 
-def _folders_of(prefix: str) -> Iterator[str]:
+def folders_of(prefix: str) -> Iterator[str]:
+    """The folders that an object or a prefix lies in, from the innermost on."""
     while "/" in prefix:
         prefix = prefix.rpartition("/")[0]
         yield prefix

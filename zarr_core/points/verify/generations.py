@@ -15,6 +15,7 @@ from zarr_core.storage import Storage
 from zarr_core.storage.backends.local import CREATE_LOCK
 from zarr_core.storage.temporary import strip_temp_suffix
 from zarr_core.versioning.archive import GENERATIONS, documents, generation_name
+from zarr_core.versioning.gc import folders_of
 from zarr_core.versioning.history import brought_by
 
 
@@ -86,21 +87,13 @@ class GenerationCheck:
             if group is not None and group not in self._named:
                 if not name.endswith(f"/{QUARANTINE}"):  # of a refused sample, whose group has nothing else
                     unnamed.add(group)
-            elif group is None and not self._is_in_a_named_group(name):
+            elif group is None and self._named.keys().isdisjoint(folders_of(name)):
                 self.problems.append(f"{stored.name} is not an object that a conversion writes")
         self.unnamed = len(unnamed)
         kept = {f"{GENERATIONS}/{CREATE_LOCK}", *(found.name for found in documents(self.storage).values())}
         for stored in self.storage.objects(GENERATIONS):
             if stored.name not in kept and not strip_temp_suffix(stored.name)[1]:
                 self.problems.append(f"{stored.name} is not the archive of a generation")
-
-    def _is_in_a_named_group(self, name: str) -> bool:
-        """Whether an object belongs to a group whose check covers it."""
-        while "/" in name:
-            name = name.rpartition("/")[0]
-            if name in self._named:
-                return True
-        return False
 
     def commits(self, relpaths: set[str]) -> dict[str, str]:
         """Description of the commit that added each group."""
