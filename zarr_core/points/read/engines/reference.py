@@ -26,11 +26,19 @@ from zarr.core.buffer import Buffer, BufferPrototype
 from zarr.storage import WrapperStore
 
 from zarr_core._util.numcodecs import Zstd
-from zarr_core.errors import CorruptChunkError, ManifestError, StoreError
+from zarr_core.errors import CorruptChunkError, ManifestError
 from zarr_core.format.array_metadata import MAX_CHUNKS
 from zarr_core.format.codecs import Codec, decompress_pcodec
 from zarr_core.format.object_names import ATTRIBUTES_KEY, ZARR_JSON
-from zarr_core.points.read.engines import Engine, FieldRead, check_origin, copied, damaged_group, missing_group
+from zarr_core.points.read.engines import (
+    Engine,
+    FieldRead,
+    check_origin,
+    copied,
+    damaged_group,
+    fetch_failure,
+    missing_group,
+)
 from zarr_core.points.store.manifest import SampleEntry
 from zarr_core.storage.local_files import share_of_open_files
 from zarr_core.storage.zarr_stores import group_place, make_store
@@ -98,7 +106,7 @@ class ZarrEngine(Engine):
         except _DAMAGE as error:
             raise read.unreadable(error) from error
         except Exception as error:
-            raise StoreError(f"{read.where}: {read.path} cannot be fetched: {_with_type(error)}") from error
+            raise fetch_failure(read.where, read.path, error) from error
         return read.drawn_of(points)
 
     def _open(self, where: str, entry: SampleEntry) -> _OpenSample:
@@ -131,7 +139,7 @@ def _metadata_errors(where: str, entry: SampleEntry) -> Iterator[None]:
     except _DAMAGE as error:
         raise damaged_group(where, entry, error) from error
     except Exception as error:
-        raise StoreError(f"{where}: {entry.relpath}/{ZARR_JSON} cannot be fetched: {_with_type(error)}") from error
+        raise fetch_failure(where, f"{entry.relpath}/{ZARR_JSON}", error) from error
 
 
 @contextmanager
@@ -144,10 +152,6 @@ def _ungrouped() -> Iterator[None]:
         while isinstance(error, ExceptionGroup):
             error = error.exceptions[0]
         raise error from group
-
-
-def _with_type(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"
 
 
 class _Handles:
@@ -183,15 +187,12 @@ class _OpenSample:
     def array(self, name: str) -> zarr.Array[Any] | None:
         """An array; None if there is none of this name."""
         if name not in self._arrays:
-            self._arrays[name] = self._open_array(name)
+            found = self.group.get(name)
+            array = found if isinstance(found, zarr.Array) else None
+            if array is not None:
+                _limit(array.metadata.codecs, array.shards or array.chunks, array.dtype)  # type: ignore[union-attr]
+            self._arrays[name] = array
         return self._arrays[name]
-
-    def _open_array(self, name: str) -> zarr.Array[Any] | None:
-        found = self.group.get(name)
-        if not isinstance(found, zarr.Array):
-            return None
-        _limit(found.metadata.codecs, found.shards or found.chunks, found.dtype)  # type: ignore[union-attr]
-        return found
 
 
 class _CheckedStore(WrapperStore[Store]):
