@@ -66,25 +66,23 @@ class TensorStoreEngine(Engine):
             raise StoreError("engine 'tensorstore' needs the extra: pip install zarr-core[tensorstore]") from error
         self._storage = Storage(root)
         self._kvstore = kvstore(root, self._storage)
-        self._others: ZarrEngine | None = None
+        self._others = ZarrEngine(self._storage.root)
         self._process: _Process | None = None
 
     def read(self, reads: Sequence[FieldRead], out: Sequence[np.ndarray] | None = None) -> list[np.ndarray]:
         """See :class:`zarr_core.points.read.engines.Engine`."""
         process = self._this_process
         checked = list(process.threads.map(process.frames.check, reads))
-        results: list[Any] = [None] * len(reads)
-        for place, read in enumerate(reads):
-            if checked[place]:
-                results[place] = self._start(process, read)
-        others = [place for place, known in enumerate(checked) if not known]
-        if others:
-            self._others = self._others or ZarrEngine(self._storage.root)
-            for place, points in zip(others, self._others.read([reads[place] for place in others]), strict=True):
-                results[place] = points
-        for place, read in enumerate(reads):
-            if checked[place]:
-                results[place] = _finish(read, results[place])
+        started: list[Any] = []
+        others: list[FieldRead] = []
+        for read, known in zip(reads, checked, strict=True):
+            started.append(self._start(process, read) if known else None)
+            if not known:
+                others.append(read)
+        points_of_others = iter(self._others.read(others))
+        results = []
+        for read, future in zip(reads, started, strict=True):
+            results.append(next(points_of_others) if future is None else _finish(read, future))
         return copied(reads, results, out)
 
     def _start(self, process: _Process, read: FieldRead) -> Any:
