@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated
 
 from zarr_core._util import command_line as cli
 from zarr_core._util.units import format_size, parse_duration
@@ -38,7 +38,18 @@ def _command(
     storage = Storage(store)
     head, seconds = find_head(storage), parse_duration(grace)
     report = collect_garbage(storage, head, seconds, dry_run=dry_run, progress=not quiet)
-    return cli.Result(_summary(report, storage.url, everything=all), _document(report, storage.url))
+    document = {
+        "store": storage.url,
+        "dry_run": report.dry_run,
+        "kept_generations": report.kept,
+        "removed_generations": report.expired,
+        "removed": {prefix: garbage.bytes for prefix, garbage in sorted(report.prefixes.items())},
+        "removed_bytes": report.bytes,
+        "incomplete_files": report.temporary.objects,
+        "too_young": report.young,
+        "foreign_objects": report.foreign,
+    }
+    return cli.Result(_summary(report, storage.url, everything=all), document)
 
 
 def _summary(report: GcReport, store: str, *, everything: bool) -> str:
@@ -70,20 +81,6 @@ def _ranges(numbers: Sequence[int]) -> str:
         else:
             runs.append([number, number])
     return ", ".join(str(first) if first == last else f"{first} to {last}" for first, last in runs)
-
-
-def _document(report: GcReport, store: str) -> dict[str, Any]:
-    return {
-        "store": store,
-        "dry_run": report.dry_run,
-        "kept_generations": report.kept,
-        "removed_generations": report.expired,
-        "removed": {prefix: garbage.bytes for prefix, garbage in sorted(report.prefixes.items())},
-        "removed_bytes": report.bytes,
-        "incomplete_files": report.temporary.objects,
-        "too_young": report.young,
-        "foreign_objects": report.foreign,
-    }
 
 
 main = cli.program(app, __name__)
