@@ -96,18 +96,17 @@ class KnownSample(NamedTuple):
                 if expect(dict, metadata, f"metadata of {name!r}").get("node_type") != "array":
                     continue
                 path = f"{entry.relpath}/{check_relative_path(name)}"
+                arrays[name] = None
                 try:
                     layout = ArrayLayout.from_zarr_json(metadata)
                 except StoreError:
-                    arrays[name] = None
                     continue
                 if entry.head:
                     index = _packed_index(layout, packed, entry, name)
-                    arrays[name] = None if index is None else KnownArray(path, layout, index, entry.relpath)
+                    if index is not None:
+                        arrays[name] = KnownArray(path, layout, index, entry.relpath)
                 elif layout.sharded:
                     arrays[name] = KnownArray(path, layout, _recorded_index(layout, lengths.get(name)))
-                else:
-                    arrays[name] = None
         except (ValueError, SourceError) as error:
             raise damaged_group(where, entry, error) from error
         known = [each for each in arrays.values() if each is not None]

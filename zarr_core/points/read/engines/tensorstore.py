@@ -82,7 +82,14 @@ class TensorStoreEngine(Engine):
         points_of_others = iter(self._others.read(others))
         results = []
         for read, future in zip(reads, started, strict=True):
-            results.append(next(points_of_others) if future is None else _finish(read, future))
+            if future is None:
+                results.append(next(points_of_others))
+                continue
+            try:
+                points = np.asarray(future.result())
+            except ValueError as error:
+                raise read.unreadable(error) from error
+            results.append(read.drawn_of(points))
         return copied(reads, results, out)
 
     def _start(self, process: _Process, read: FieldRead) -> Any:
@@ -121,15 +128,6 @@ class TensorStoreEngine(Engine):
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_process": None}
-
-
-def _finish(read: FieldRead, future: Any) -> np.ndarray:
-    """The points of a read, from its future."""
-    try:
-        points = np.asarray(future.result())
-    except ValueError as error:
-        raise read.unreadable(error) from error
-    return read.drawn_of(points)
 
 
 class _Process:
