@@ -30,7 +30,7 @@ from zarr_core.points.read.engines import FieldRead
 from zarr_core.points.read.engines.direct import DirectEngine
 from zarr_core.points.read.sampling import Draw
 from zarr_core.points.store.group import recorded_attributes
-from zarr_core.points.store.manifest import SampleEntry, StoreManifest
+from zarr_core.points.store.manifest import ArrayColumn, SampleEntry, StoreManifest
 from zarr_core.storage.retries import describe
 
 _PICTURE_POINTS = 4096
@@ -183,8 +183,9 @@ class EntryReader:
 
         def some(field: str) -> FieldRead:
             dtype = entry.fields[field].dtype if entry.fields else ""
-            array, dim = f"surface/{field.removeprefix('surface_')}", len(moments[field]["mean"])
-            return FieldRead(self._storage.url, sample_id, field, entry, array, dim, dtype, "surface", first)
+            array = f"surface/{field.removeprefix('surface_')}"
+            column = ArrayColumn(array, field, dtype, len(moments[field]["mean"]))
+            return FieldRead(self._storage.url, sample_id, entry, column, "surface", first)
 
         positions, values = self._arrays.read([some("surface_position"), some(scalars[0])])
         return silhouette(positions.astype(np.float64), values[:, 0].astype(np.float64), scalars[0])

@@ -73,7 +73,7 @@ def chunk_bytes(reader: ZarrChunkReader, sample_id: str, epoch: int) -> int:
     """Stored bytes of the chunks of a draw: the minimum that a reader fetches."""
     total = 0
     for read in reader.field_reads(sample_id, DRAWS, epoch=epoch).values():
-        _, index = _array(reader, sample_id, read.array_name)
+        _, index = _array(reader, sample_id, read.column.array_name)
         total += sum(index.lengths[chunk] for chunk in read.drawn.chunks)
     return total
 
@@ -99,7 +99,7 @@ def round_trip(root: str, local: ZarrChunkReader, repeats: int) -> float:
     """Median milliseconds of one GET of a chunk of positions."""
     objects = open_objects(root)
     read = local.field_reads("run_1", DRAWS)[FIELDS[0]]
-    layout, index = _array(local, "run_1", read.array_name)
+    layout, index = _array(local, "run_1", read.column.array_name)
     request = Request(f"{read.path}/{layout.shard_key(0)}", index.starts[0], index.starts[0] + index.lengths[0])
 
     def get() -> None:

@@ -70,7 +70,7 @@ def _sample(reader: ZarrChunkReader, chunked: bool, sample_id: str) -> tuple[dic
             {"units": array.units} if array.units else {},
             (_block_points(array, read.entry.head > 0), -1) if chunked else None,
         )
-        domains.setdefault(read.domain, {})[read.array_name.partition("/")[2]] = variable
+        domains.setdefault(read.domain, {})[read.column.array_name.partition("/")[2]] = variable
     return group.parameters, {domain: xr.Dataset(fields) for domain, fields in domains.items()}
 
 

@@ -281,8 +281,7 @@ class ZarrChunkReader:
         sample_id, entry, columns, draws, _ = sample
         reads = {}
         for name, column, domain, stream in columns:
-            array = column.array_name, column.dim, column.dtype
-            reads[name] = FieldRead(self._url, sample_id, column.field, entry, *array, domain, draws[stream])
+            reads[name] = FieldRead(self._url, sample_id, entry, column, domain, draws[stream])
         return reads
 
     def read_batch(self, samples: Sequence[SampleDraws]) -> dict[str, np.ndarray] | None:

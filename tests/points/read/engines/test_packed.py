@@ -149,7 +149,7 @@ def test_every_range_is_one_of_the_chunks_of_the_draw(
     wanted = []
     for read in reader.field_reads("run_2", points, fields, epoch=epoch).values():
         chunks = {chunk for start, stop in read.drawn.runs for chunk in range(start // CHUNK, -(-stop // CHUNK))}
-        wanted += [f"{read.array_name}/c/{chunk}/0" for chunk in sorted(chunks)]
+        wanted += [f"{read.column.array_name}/c/{chunk}/0" for chunk in sorted(chunks)]
     assert sorted(asked) == sorted(wanted)
     assert [request.start for request in objects.requests] == sorted(request.start for request in objects.requests)
 

@@ -14,7 +14,7 @@ from zarr_core.format.array_metadata import MAX_CHUNK_BYTES, MAX_CHUNKS, MAX_COM
 from zarr_core.format.object_names import ZARR_JSON
 from zarr_core.points.read.sampling import Draw
 from zarr_core.points.read.selection import Pieces, SampleDraws
-from zarr_core.points.store.manifest import SampleEntry
+from zarr_core.points.store.manifest import ArrayColumn, SampleEntry
 from zarr_core.storage.retries import describe
 
 ENGINES = ("direct", "zarr", "tensorstore")
@@ -28,38 +28,34 @@ class FieldRead(NamedTuple):
     """The wanted points of one field of one sample.
 
     Attributes:
-        url, sample_id, field: store, sample and canonical field name, for messages.
+        url, sample_id: store and sample, for messages.
         entry: the sample's entry in the manifest.
-        array_name: path of the array below the sample's group.
-        dim, dtype: components per point and stored dtype according to the manifest.
+        column: the array according to the manifest.
         domain: domain of the field.
         drawn: the points.
     """
 
     url: str
     sample_id: str
-    field: str
     entry: SampleEntry
-    array_name: str
-    dim: int
-    dtype: str
+    column: ArrayColumn
     domain: str
     drawn: Draw
 
     @property
     def where(self) -> str:
         """Store, sample and field, for messages."""
-        return f"{self.url}, {self.sample_id}, {self.field}"
+        return f"{self.url}, {self.sample_id}, {self.column.field}"
 
     @property
     def path(self) -> str:
         """Path of the array below the store's root."""
-        return f"{self.entry.relpath}/{self.array_name}"
+        return f"{self.entry.relpath}/{self.column.array_name}"
 
     @property
     def shape(self) -> tuple[int, int]:
         """Shape of the result according to the manifest."""
-        return self.drawn.num_points, self.dim
+        return self.drawn.num_points, self.column.dim
 
     def check_array(self, shape: tuple[int, ...], chunk_shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
         """Raise ManifestError unless the stored array has the points and the chunks of the manifest, and numbers.
@@ -72,8 +68,8 @@ class FieldRead(NamedTuple):
         if len(shape) != 2 or shape[0] != grid.n_points or not 0 < shape[1] <= MAX_COMPONENTS:
             expected = f"({grid.n_points}, 1 to {MAX_COMPONENTS})"
             raise ManifestError(f"{self.where}: the manifest says {expected}, the array is {shape}")
-        if self.entry.fields is not None and (dtype.name, shape[1]) != (self.dtype, self.dim):
-            expected = f"({grid.n_points}, {self.dim}) of {self.dtype}"
+        if self.entry.fields is not None and (dtype.name, shape[1]) != (self.column.dtype, self.column.dim):
+            expected = f"({grid.n_points}, {self.column.dim}) of {self.column.dtype}"
             raise ManifestError(f"{self.where}: the manifest says {expected}, the array is {shape} of {dtype}")
         chunk_points, chunk_bytes = chunk_shape[0], math.prod(chunk_shape) * dtype.itemsize
         if dtype.kind not in "fiu" or not 0 < chunk_bytes <= MAX_CHUNK_BYTES:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import threading
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Iterable, Sequence
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -151,8 +152,8 @@ class DirectEngine(Engine):
         for read in reads:
             known = samples[read.entry.relpath]
             assert known is not None
-            array = known.arrays.get(read.array_name)
-            if array is None and not known.unlisted and read.array_name not in known.arrays:
+            array = known.arrays.get(read.column.array_name)
+            if array is None and not known.unlisted and read.column.array_name not in known.arrays:
                 raise read.missing_array()
             if known.sample_id not in (None, read.sample_id):
                 named = f"the manifest names {read.entry.relpath}"
@@ -191,9 +192,7 @@ class DirectEngine(Engine):
     def _fetch_indices(self, process: _Process, unindexed: Collection[tuple[FieldRead, KnownArray]]) -> None:
         shards = [(read, array, shard) for read, array in unindexed for shard in range(array.layout.n_shards)]
         requests = [Request(array.shard_name(shard), -array.layout.index_bytes) for _, array, shard in shards]
-        indices: dict[int, list[np.ndarray | None]] = {
-            id(array): [None] * array.layout.n_shards for _, array in unindexed
-        }
+        indices: list[np.ndarray | None] = [None] * len(shards)
 
         def use(number: int, data: np.ndarray | Exception) -> None:
             read, array, shard = shards[number]
@@ -201,17 +200,17 @@ class DirectEngine(Engine):
                 return  # zarr-python does not write shards of zeros
             key = array.shard_name(shard)
             try:
-                indices[id(array)][shard] = decode_shard_index(array.layout, _fetched(key, data).tobytes())
+                indices[number] = decode_shard_index(array.layout, _fetched(key, data).tobytes())
             except Exception as error:
                 raise _read_error(read, f"shard index of {key}", error) from error
 
         fetch_checked(process.objects, requests, use)
-        for read, array, _ in shards:
-            if array.index is None:
-                try:
-                    array.index = ChunkIndex.from_shards(array.layout, indices[id(array)])
-                except CorruptChunkError as error:
-                    raise _read_error(read, "shard index", error) from error
+        remaining = iter(indices)
+        for read, array in unindexed:
+            try:
+                array.index = ChunkIndex.from_shards(array.layout, list(islice(remaining, array.layout.n_shards)))
+            except CorruptChunkError as error:
+                raise _read_error(read, "shard index", error) from error
 
     # --- fetching
 

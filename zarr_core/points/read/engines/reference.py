@@ -93,7 +93,7 @@ class ZarrEngine(Engine):
     def _read_field(self, read: FieldRead) -> np.ndarray:
         opened = self._open(read.where, read.entry)
         with _metadata_errors(read.where, read.entry):
-            array = opened.array(read.array_name)
+            array = opened.array(read.column.array_name)
         if array is None:
             raise read.missing_array()
         read.check_array(array.shape, array.chunks, array.dtype)
