@@ -7,6 +7,7 @@ import time
 import zipfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -447,7 +448,7 @@ def test_results_of_iter_convert_are_published(tmp_path: Path, source: Path) -> 
 def test_names_are_unique_in_an_archive_with_two_meshes(tmp_path: Path) -> None:
     from zarr_core.points.store.packing import Packing
 
-    with Packing("samples/a/0123456789abcdef.zip") as packing:
+    with closing(Packing("samples/a/0123456789abcdef.zip")) as packing:
         for domain in ("surface", "volume"):
             packing.write(f"{packing.relpath}/_mesh/zarr.json", [b"{}"])
             packing.write(f"{packing.relpath}/{domain}/zarr.json", [b"{}"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from functools import wraps
@@ -136,10 +137,5 @@ def _entries(text: str, section: str) -> tuple[str, dict[str, str], str]:
     """What a docstring says before a section, of each name in it, and after it."""
     before, _, rest = inspect.cleandoc(text).partition(f"\n{section}:\n")
     body, _, after = rest.partition("\n\n")
-    entries: dict[str, str] = {}
-    name = ""
-    for line in body.splitlines():
-        if not line.startswith(" " * 5):  # the first line of an entry, whose others are indented once more
-            name = line.partition(":")[0].strip()
-        entries[name] = f"{entries[name]}\n{line}" if name in entries else line
-    return before, entries, after
+    entries = re.split(r"\n(?=    \S)", body)  # the other lines of an entry are indented once more
+    return before, {entry.partition(":")[0].strip(): entry for entry in entries}, after

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -162,7 +162,7 @@ class GroupWriter:
 
     def _write_packed(self, content: SampleContent, relpath: str, head: int) -> SampleEntry:
         """Write a sample as one object."""
-        with Packing(relpath) as packing:
+        with closing(Packing(relpath)) as packing:
             group = self._write_arrays(content, relpath, packing.write, {})
             forms = stored_forms(self.storage, relpath, group) if head else [group]
             archive = _archives(packing, content, forms, head)[0]
@@ -171,7 +171,7 @@ class GroupWriter:
 
     def _pack_over(self, content: SampleContent, relpath: str, head: int) -> SampleEntry:
         """Repair an archive if it has this content; otherwise write the sample to another path."""
-        with on_this_machine(self.storage, relpath) as place, ComparedGroup(place, relpath) as made:
+        with on_this_machine(self.storage, relpath) as place, closing(ComparedGroup(place, relpath)) as made:
             group = self._write_arrays(content, relpath, made.write, made.layouts)
             path = relpath
             for archive in _archives(made, content, stored_forms(place, relpath, group), head):
@@ -190,7 +190,7 @@ class GroupWriter:
 
     def _write_over(self, content: SampleContent, relpath: str) -> SampleEntry:
         """Repair the group at a path if it has this content; otherwise write the sample to another path."""
-        with ComparedGroup(self.storage, relpath) as made:
+        with closing(ComparedGroup(self.storage, relpath)) as made:
             group = self._write_arrays(content, relpath, made.write, made.layouts)
             path = self._path_of(content, made, group)
             group = stored_forms(self.storage, path, group)[0]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from dataclasses import replace
 from itertools import islice
 from operator import attrgetter
@@ -170,7 +171,7 @@ class RewrittenCopy:
     def _write(self, relpath: str, changes: Mapping[str, Any]) -> SampleEntry:
         """Write the group, with changes to what it records; returns its entry of the manifest."""
         group, target = self._group(changes), self._task.target
-        with Packing(relpath) as packing:
+        with closing(Packing(relpath)) as packing:
             for name, data in read_pieces(self._task.source, self._pieces):
                 packing.write(name, [data])
             if is_archive(relpath):

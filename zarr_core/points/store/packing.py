@@ -10,8 +10,7 @@ import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from tempfile import SpooledTemporaryFile, TemporaryDirectory
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
@@ -25,19 +24,14 @@ _COPY_BYTES = 1 << 20
 
 
 class Packing:
-    """The objects of one group, to become the archive ``relpath``. The temporary file is deleted with the context."""
+    """The objects of one group, to become the archive ``relpath``. Closing it deletes the temporary file."""
 
     def __init__(self, relpath: str) -> None:
         self.relpath = relpath
         self._entries: dict[str, Entry] = {}
         self._places: dict[str, int] = {}
-        self._file = SpooledTemporaryFile(_IN_MEMORY)  # noqa: SIM115  # closed by __exit__
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._file.close()
+        self._file = SpooledTemporaryFile(_IN_MEMORY)  # noqa: SIM115  # closed by its owner
+        self.close = self._file.close
 
     def write(self, name: str, pieces: Iterable[bytes]) -> int:
         """Take an object, named as in a folder at the archive's path; returns its bytes."""
