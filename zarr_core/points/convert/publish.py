@@ -75,14 +75,14 @@ class _Attempt:
     """What one attempt of a commit makes of the state that it found.
 
     Attributes:
-        before: the state found; None if there is no store.
+        before: the state found; an empty one if there is no store.
         after: the next state, which equals ``before`` if nothing changes.
         selection: the selected samples, with the splits that the source has now.
         misfits, stale: as in :class:`PublishReport`.
         excess: samples that vanished from the source, if they are too many to be retired.
     """
 
-    before: StoreManifest | None
+    before: StoreManifest
     after: StoreManifest
     selection: Selection
     misfits: Mapping[str, Quarantine]
@@ -162,7 +162,7 @@ def commit_results(job: ConversionJob, pending: Pending, *, retire: bool = True)
             raise _NoSamplesError
         for name, text in attempt.selection.documents.items():
             storage.write(name, [text.encode()])
-        return current if current == attempt.after else attempt.after
+        return attempt.after
 
     while True:
         try:
@@ -177,12 +177,11 @@ def commit_results(job: ConversionJob, pending: Pending, *, retire: bool = True)
                 raise
             pending = pending.without(gone)
             collected += gone
-    _remove_stale_documents(storage, attempts[-1])
     last = attempts[-1]
+    _remove_stale_documents(storage, last)
     if last.excess:
-        total = len(last.before.samples) if last.before else 0
         raise RetirementError(
-            f"{len(last.excess)} of {total} samples of {storage.url} are no longer at the source "
+            f"{len(last.excess)} of {len(last.before.samples)} samples of {storage.url} are no longer at the source "
             f"({some(sorted(last.excess))}): more than max_retired_share={job.request.max_retired_share:g} allows. "
             "None was retired, everything else is committed. If they are gone for good: --max-retired-share 1 "
             "(max_retired_share=1)"
@@ -194,10 +193,12 @@ def _attempt(job: ConversionJob, pending: Pending, current: StoreManifest | None
     """The next state of a store, made from the current one; None if there is no store."""
     request, storage, settings = job.request, job.writer.storage, job.writer.settings
     description = job.selection.source.description
-    check_dataset(storage, current, description.name, request.dataset_name)
-    _check_settings(job, current)
-    pending = pending.without(stale := _stale(pending, current, job))
-    start = as_its_own(current or StoreManifest(request.dataset_name or description.name), storage)
+    before = current or StoreManifest(request.dataset_name or description.name)
+    check_dataset(storage, before, description.name, request.dataset_name)
+    _check_settings(job, before)
+    stale = _stale(pending, before, job)
+    pending = pending.without(stale)
+    start = as_its_own(before, storage)
     if not start.generation and job.manifest is not None:  # the published format keeps splits in files
         start = replace(start, splits=job.manifest.splits, excluded=job.manifest.excluded)
     selection = _with_current_splits(job, start)
@@ -231,7 +232,7 @@ def _attempt(job: ConversionJob, pending: Pending, current: StoreManifest | None
         fingerprints=start.fingerprints if start.samples or start.quarantine else job.fingerprints,
     )
     after = replace(after, conversion=recorded_conversion(after, settings))
-    return _Attempt(current, after, selection, misfits, excess, stale)
+    return _Attempt(before, after, selection, misfits, excess, stale)
 
 
 def _restored(job: ConversionJob, current: StoreManifest) -> set[str]:
@@ -269,10 +270,8 @@ def _with_others(
     return merged
 
 
-def _check_settings(job: ConversionJob, current: StoreManifest | None) -> None:
+def _check_settings(job: ConversionJob, current: StoreManifest) -> None:
     """Raise StoreError if another conversion has committed other settings since the job was opened."""
-    if current is None:
-        return
     if current.fingerprints != job.fingerprints and (current.samples or current.quarantine):
         raise StoreError(
             f"{job.writer.storage.url}: another conversion has made this store meanwhile, which identifies samples by "
@@ -282,7 +281,7 @@ def _check_settings(job: ConversionJob, current: StoreManifest | None) -> None:
     if not current.samples or recorded is None:
         return
     # A migration replaces the settings that it has found, not those of another migration that began after it.
-    replaced = current_settings(job.manifest) if job.request.reconvert and job.manifest else None
+    replaced = current_settings(job.manifest) if job.request.reconvert else None
     if recorded != replaced:
         check_agreement(job.writer.storage, recorded, job.writer.settings)
 
@@ -291,8 +290,7 @@ def _report(
     request: ConversionRequest, attempt: _Attempt, manifest: StoreManifest, collected: list[str]
 ) -> PublishReport:
     """What a commit has changed."""
-    known = attempt.before.samples if attempt.before else {}
-    stored = manifest.samples
+    known, stored = attempt.before.samples, manifest.samples
     selection = attempt.selection
     notes = [*selection.notes, *overlaps(manifest.splits, manifest.excluded)]
     lists_all = selection.source.lists_all_splits
@@ -319,7 +317,7 @@ def _report(
         replaced=replaced,
         retired=list(without(known, stored)),
         quarantined=manifest.quarantine,
-        committed=manifest.generation != (attempt.before.generation if attempt.before else 0),
+        committed=manifest.generation != attempt.before.generation,
         collected=collected,
         misfits=attempt.misfits,
         # Of a dataset object, the splits were merged with those that the store had.
@@ -342,8 +340,7 @@ def _with_current_splits(job: ConversionJob, current: StoreManifest) -> Selectio
 
     Another converter that listed the source later than this one may have committed samples and splits already.
     """
-    listed = {} if job.manifest is None else {**job.manifest.samples, **job.manifest.quarantine}
-    arrived = {**current.samples, **current.quarantine}.keys() - listed.keys()
+    arrived = {*current.samples, *current.quarantine} - {*job.samples, *job.refused}
     try:
         return with_current_splits(job.selection, arrived)
     except SourceError as error:
@@ -354,7 +351,7 @@ def _with_current_splits(job: ConversionJob, current: StoreManifest) -> Selectio
 def _remove_stale_documents(storage: Storage, attempt: _Attempt) -> None:
     """Delete copies of split files and blacklists that the source no longer has."""
     before, selection = attempt.before, attempt.selection
-    if before is None or not selection.source.lists_all_splits:
+    if not selection.source.lists_all_splits:
         return
     description = selection.source.description
     gone = before.splits.keys() - attempt.after.splits.keys()
@@ -379,15 +376,13 @@ def _find_finished(job: ConversionJob) -> Pending:
     return pending
 
 
-def _stale(pending: Pending, current: StoreManifest | None, job: ConversionJob) -> list[str]:
+def _stale(pending: Pending, current: StoreManifest, job: ConversionJob) -> list[str]:
     """The samples whose results are of an older state of the source than what is committed.
 
     Fingerprints have no order, so the source decides: its current state is the newer one. If the source has both (two
     copies of a dataset) or cannot be read, the later commit wins.
     """
     stale: list[str] = []
-    if current is None:
-        return stale
     results: dict[str, SampleEntry | Quarantine] = {**pending.written, **pending.refused}
     for sample_id, result in results.items():
         other: SampleEntry | Quarantine | None = current.samples.get(sample_id)
