@@ -158,12 +158,12 @@ def _store_facts(reader: ZarrChunkReader, samples: Sequence[MeasuredSample]) -> 
             chunk_points[domain] = max(chunk_points.get(domain, 0), grid.chunk_points)
     for sample in samples:
         entry = manifest.samples[sample.sample_id]
-        taken = footprint(storage, manifest, entry)
-        layouts.add(taken.layout)
-        sums["objects_stored"] += len(taken.sizes)
-        sums["inodes_stored"] += taken.inodes
+        sizes, inodes = footprint(storage, entry)
+        layouts.add(entry.layout)
+        sums["objects_stored"] += len(sizes)
+        sums["inodes_stored"] += inodes
         # No bytes of the arrays are recorded of a sample of another program.
-        sums["bytes_stored"] += entry.bytes or chunk_object_bytes(taken.sizes, entry.relpath)
+        sums["bytes_stored"] += entry.bytes or chunk_object_bytes(sizes, entry.relpath)
         sums["objects_source"] += len(sample.paths)
         local = sample.source.storage.is_local
         sums["inodes_source"] += count_inodes(sample.paths, sample.source.folder) if local else 0

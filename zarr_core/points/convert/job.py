@@ -142,11 +142,7 @@ class Plan:
 
 
 def plan(job: ConversionJob) -> Plan:
-    """What a conversion does with the selected samples.
-
-    Raises:
-        SourceError: there are samples to convert, and a library that reads their files is not installed.
-    """
+    """What a conversion does with the selected samples; raises SourceError if a library that it needs is missing."""
     part = job.request.part or Part(0, 1)
     done = [ConversionResult(i, "failed", reason=why) for i, why in job.unreadable.items() if part.has(i)]
     todo: list[Task] = []
@@ -175,7 +171,7 @@ def _step(job: ConversionJob, sample: SourceSample) -> ConversionResult | Task:
     retried = is_current and refusal is not None and request.retry_quarantined
     if request.force or retried:
         # A staged copy may have it in another layout: a group that no conversion repairs.
-        if entry is not None and is_current and (entry.head > 0) == job.writer.settings.is_packed:
+        if entry is not None and is_current and entry.layout == job.writer.settings.layout:
             return sample, Repair(entry.relpath, entry.head)
         return sample, Repair()
     if is_current and refusal is None:

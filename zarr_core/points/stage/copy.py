@@ -268,7 +268,7 @@ class Repacking(StoreCopy):
         return committed
 
     def _has_layout(self, entry: SampleEntry) -> bool:
-        return (entry.head > 0) == (self.layout == "packed")
+        return entry.layout == self.layout
 
     def _with_settings(self, state: StoreManifest) -> StoreManifest:
         """A state with the settings of the new layout, unless other settings were committed meanwhile."""

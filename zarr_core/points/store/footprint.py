@@ -13,25 +13,11 @@ USD_PER_MILLION_GETS = 0.40
 
 
 @dataclass(frozen=True)
-class Footprint:
-    """What one sample takes.
-
-    Attributes:
-        layout: "directory" or "packed".
-        sizes: bytes of its files or objects, by name; 0 for an archive whose size the manifest does not record.
-        inodes: its files and folders on a local disk; 0 elsewhere.
-        requests: of a draw from all its fields, at least, once its metadata was read by one more.
-    """
-
-    layout: str
-    sizes: Mapping[str, int]
-    inodes: int
-    requests: int
-
-
-@dataclass(frozen=True)
 class LayoutInfo:
-    """How many samples of a point store have one layout, and the :class:`Footprint` of the first of them."""
+    """How many samples of a point store have one layout, and what the first of them takes.
+
+    ``requests`` are those of a draw from all its fields, at least, once its metadata was read by one more.
+    """
 
     samples: int
     objects: int
@@ -39,29 +25,30 @@ class LayoutInfo:
     requests: int
 
 
-def footprint(storage: Storage, state: StoreManifest, entry: SampleEntry) -> Footprint:
-    """What a sample takes; one listing, and none for an archive."""
-    if entry.head:
-        layout, sizes = "packed", {entry.relpath: entry.size}
-        requests = len(entry.domains)  # chunks of a domain lie side by side
-    else:
-        layout, sizes = "directory", storage.list(entry.relpath)
-        requests = len(entry.fields or state.fields)
+def footprint(storage: Storage, entry: SampleEntry) -> tuple[Mapping[str, int], int]:
+    """What a sample takes; one listing, and none for an archive.
+
+    The bytes of its files or objects by name, 0 for an archive whose size the manifest does not record; and its inodes:
+    files and folders on a local disk, 0 elsewhere.
+    """
+    sizes = {entry.relpath: entry.size} if entry.head else storage.list(entry.relpath)
     folder_of_groups = entry.relpath.rpartition("/")[0]
-    inodes = count_inodes(sizes, folder_of_groups) if storage.is_local else 0
-    return Footprint(layout, sizes, inodes, requests)
+    return sizes, count_inodes(sizes, folder_of_groups) if storage.is_local else 0
 
 
 def layouts_of(storage: Storage, state: StoreManifest) -> dict[str, LayoutInfo]:
     """The layouts of samples; one request for the objects of each."""
     groups: dict[str, list[SampleEntry]] = {"directory": [], "packed": []}
     for entry in state.samples.values():
-        groups["packed" if entry.head else "directory"].append(entry)
+        groups[entry.layout].append(entry)
     found = {}
     for layout, entries in groups.items():
         if entries:
-            first = footprint(storage, state, entries[0])
-            found[layout] = LayoutInfo(len(entries), len(first.sizes), first.inodes, first.requests)
+            first = entries[0]
+            sizes, inodes = footprint(storage, first)
+            # The chunks of a domain of a packed sample lie side by side.
+            requests = len(first.domains if first.head else first.fields or state.fields)
+            found[layout] = LayoutInfo(len(entries), len(sizes), inodes, requests)
     return found
 
 

@@ -103,6 +103,11 @@ class SampleEntry:
         """Whether this library wrote the sample. Other programs record no fingerprint."""
         return bool(self.fingerprint)
 
+    @property
+    def layout(self) -> str:
+        """How the sample is stored: "directory" or "packed"."""
+        return "packed" if self.head else "directory"
+
     def differs(self, other: SampleEntry) -> bool:
         """Whether two entries are of different groups. A commit may add the records of fields and size to an entry."""
         return self != other and replace(self, fields=None, size=0) != replace(other, fields=None, size=0)
