@@ -30,24 +30,22 @@ from zarr_core.errors import CorruptChunkError, StoreError, UnknownFieldError, Z
 from zarr_core.format.array_metadata import group_arrays
 from zarr_core.format.moments import FieldMoments
 from zarr_core.format.names import POSITION
-from zarr_core.format.object_names import (
-    ALL_SAMPLES,
-    STATISTICS_JSON,
-    STATISTICS_YAML,
-    statistics_name,
-)
+from zarr_core.format.object_names import ALL_SAMPLES, STATISTICS_JSON, STATISTICS_YAML, statistics_name
 from zarr_core.points.read.scan import read_chunks
 from zarr_core.points.statistics_files import training_split
-from zarr_core.points.store.group import read_group, recorded_attributes, recorded_moments, recorded_numbers
+from zarr_core.points.store.group import (
+    METADATA_READS,
+    read_group,
+    recorded_attributes,
+    recorded_moments,
+    recorded_numbers,
+)
 from zarr_core.points.store.head import load_manifest, read_lines
 from zarr_core.points.store.manifest import SampleEntry, StoreManifest
 from zarr_core.sources.left_out import some
 from zarr_core.storage import Storage
 
 SampleMoments = dict[str, FieldMoments]
-
-# Metadata reads in flight after a conversion. On an object store, each is a round trip.
-_REQUESTS = 16
 
 # Attributes of the moments of a field, by their name in the statistics.
 _NAMES = {
@@ -402,7 +400,7 @@ def recorded_statistics(
     """
     entries = [(sample_id, manifest.samples[sample_id]) for sample_id in sorted(training_samples(manifest, split))]
     unread = [(sample_id, entry) for sample_id, entry in entries if entry.relpath not in known]
-    with ThreadPoolExecutor(_REQUESTS) as threads:
+    with ThreadPoolExecutor(METADATA_READS) as threads:
         read = threads.map(partial(_recorded_moments, storage), unread)
         known |= zip((entry.relpath for _, entry in unread), read, strict=True)
     recorded = list(filter(None, (known[entry.relpath] for _, entry in entries)))

@@ -11,6 +11,7 @@ from zarr_core.errors import CollectedError, RetirementError, SourceError, Store
 from zarr_core.points.convert.job import ConversionJob, check_dataset, vanished_samples
 from zarr_core.points.convert.request import ConversionRequest, of_fields
 from zarr_core.points.store.columns import columns_of, find_misfits, with_recorded_fields, without
+from zarr_core.points.store.group import METADATA_READS
 from zarr_core.points.store.head import HEAD, as_its_own
 from zarr_core.points.store.manifest import Quarantine, SampleEntry, StoreManifest
 from zarr_core.points.store.settings import check_agreement, current_settings, recorded_conversion
@@ -21,9 +22,6 @@ from zarr_core.storage import Storage
 from zarr_core.versioning.generations import commit
 
 logger = logging.getLogger(__name__)
-
-# Metadata reads in flight during the search for finished groups. On an object store, each is a round trip.
-_LOOKUPS = 16
 
 
 @dataclass(frozen=True)
@@ -72,14 +70,9 @@ class _NoSamplesError(Exception):
 
 @dataclass(frozen=True)
 class _Attempt:
-    """What one attempt of a commit makes of the state that it found.
+    """What one attempt of a commit makes of ``before``, the state that it found: an empty one if there is no store.
 
-    Attributes:
-        before: the state found; an empty one if there is no store.
-        after: the next state, which equals ``before`` if nothing changes.
-        selection: the selected samples, with the splits that the source has now.
-        misfits, stale: as in :class:`PublishReport`.
-        excess: samples that vanished from the source, if they are too many to be retired.
+    ``excess`` are samples that vanished from the source, if they are too many to be retired.
     """
 
     before: StoreManifest
@@ -151,14 +144,15 @@ def commit_results(job: ConversionJob, pending: Pending, *, retire: bool = True)
         StoreError: the store is another dataset's, another conversion has committed other settings meanwhile, or the
             store was deleted or replaced.
     """
-    storage = job.writer.storage
+    storage, part = job.writer.storage, job.request.part
+    is_shared = part is not None and part.count > 1  # other processes convert other parts
     attempts: list[_Attempt] = []
     collected: list[str] = []
 
     def change(current: StoreManifest | None) -> StoreManifest:
         attempt = _attempt(job, pending, current, retire)
         attempts.append(attempt)
-        if current is None and not attempt.after.samples and not job.request.is_shared:
+        if current is None and not attempt.after.samples and not is_shared:
             raise _NoSamplesError
         for name, text in attempt.selection.documents.items():
             storage.write(name, [text.encode()])
@@ -229,7 +223,7 @@ def _attempt(job: ConversionJob, pending: Pending, current: StoreManifest | None
         excluded=start.excluded if keeps_excluded else selection.excluded,
         quarantine=refused | misfits | pending.refused,
         retired=(start.retired | (vanished & samples.keys())).difference(stored),
-        fingerprints=start.fingerprints if start.samples or start.quarantine else job.fingerprints,
+        fingerprints=job.fingerprints,
     )
     after = replace(after, conversion=recorded_conversion(after, settings))
     return _Attempt(before, after, selection, misfits, excess, stale)
@@ -366,7 +360,7 @@ def _find_finished(job: ConversionJob) -> Pending:
     """Groups and refusals of the selected samples that the manifest does not have yet."""
     unknown = [s for i, s in job.selection.samples.items() if not job.is_current(job.samples.get(i), s)]
     pending = Pending()
-    with ThreadPoolExecutor(_LOOKUPS) as pool:
+    with ThreadPoolExecutor(METADATA_READS) as pool:
         found = pool.map(lambda sample: job.writer.find(sample.sample_id, sample.fingerprint), unknown)
         for sample, result in zip(unknown, found, strict=True):
             if isinstance(result, SampleEntry):

@@ -93,11 +93,6 @@ class ConversionRequest:
             raise SourceError(f"fingerprint {self.fingerprint!r} is not one of {', '.join(get_args(Fingerprint))}")
         ConversionSettings(**self.settings)
 
-    @property
-    def is_shared(self) -> bool:
-        """Whether other processes convert other parts."""
-        return self.part is not None and self.part.count > 1
-
     def open_source(self) -> SampleSource:
         """The source, which is not listed yet; raises SourceError."""
         return open_source(self.dataset_kind, root=self.root, source_url=self.source_url, splits=self.splits)

@@ -15,14 +15,11 @@ from typing import TypeVar
 
 from zarr_core.errors import StoreError
 from zarr_core.format.names import POSITION
-from zarr_core.points.store.group import entry_of, read_group
+from zarr_core.points.store.group import METADATA_READS, entry_of, read_group
 from zarr_core.points.store.manifest import ArrayColumn, DomainLayout, Quarantine, SampleEntry, StoreManifest
 from zarr_core.storage import Storage
 
 _Result = TypeVar("_Result")
-
-# Metadata reads in flight.
-_READS = 16
 
 
 def find_misfits(committed: Mapping[str, SampleEntry], written: Mapping[str, SampleEntry]) -> dict[str, Quarantine]:
@@ -75,7 +72,7 @@ def without(results: Mapping[str, _Result], sample_ids: Collection[str]) -> dict
 def with_recorded_fields(storage: Storage, manifest: StoreManifest) -> dict[str, SampleEntry]:
     """The samples of a store with their fields. Published stores do not record them."""
     unknown = [i for i, entry in manifest.samples.items() if entry.fields is None]
-    with ThreadPoolExecutor(_READS) as pool:
+    with ThreadPoolExecutor(METADATA_READS) as pool:
         read = pool.map(partial(_with_fields, storage, manifest), unknown)
         return {**manifest.samples, **dict(zip(unknown, read, strict=True))}
 

@@ -24,6 +24,8 @@ from zarr_core.storage.archives import is_archive
 from zarr_core.storage.temporary import strip_temp_suffix
 
 GROUP_FORMAT = 1
+#: Reads of groups in flight. On an object store, each is a round trip.
+METADATA_READS = 16
 #: In the attributes of a copy with the first points of a sample only: how many points its domains have in the source.
 SOURCE_POINTS = "source_points"
 
@@ -110,13 +112,9 @@ def only_fields(recorded: Mapping[str, Any], fields: Collection[str]) -> dict[st
     """What a group records, but of some of its fields only; raises DocumentError."""
     reduced = dict(recorded)
     for key in _OF_FIELDS:
-        if key not in recorded:
-            continue
-        kept = {}
-        for field, value in expect(dict, recorded[key], key).items():
-            if field in fields:
-                kept[field] = value
-        reduced[key] = kept
+        if key in recorded:
+            of_all = expect(dict, recorded[key], key)
+            reduced[key] = {field: value for field, value in of_all.items() if field in fields}
     return reduced
 
 
