@@ -54,9 +54,8 @@ def train(
     domain = domain or list(manifest.domains)[-1]
     position = f"{domain}_position"
     columns = manifest.domains[domain].arrays
-    shared = dict(columns)
-    for sample_id in sample_ids:
-        shared = {field: column for field, column in shared.items() if field in manifest.fields_of(sample_id)}
+    held = [manifest.fields_of(sample_id) for sample_id in sample_ids]
+    shared = [field for field in columns if all(field in fields for fields in held)]
     targets = [field for field in shared if field != position]
     if position not in shared or not targets:
         raise StoreError(

@@ -37,7 +37,6 @@ class ComparedGroup(Packing):
         self.differs: dict[str, bool] = {}
         self.layouts: dict[str, ArrayLayout] = {}
         self._storage = storage
-        self._arrays_differ = False
         self._contradicted = False
         self._digests: dict[str, str] = {}
 
@@ -52,7 +51,6 @@ class ComparedGroup(Packing):
         self.differs[own_name] = stored != data
         if "/c/" in own_name:
             self._digests[own_name] = hashlib.sha256(data).hexdigest()
-            self._arrays_differ |= stored != data
             self._contradicted |= stored is not None and self._has_other_chunks(own_name, stored, data)
         return super().write(name, [data])
 
@@ -69,14 +67,15 @@ class ComparedGroup(Packing):
         """
         if self._contradicted:
             return False
+        arrays_differ = any(self.differs[name] for name in self._digests)
         try:
             stored = recorded_attributes(parse_json(self._storage.read(f"{self.relpath}/{ZARR_JSON}"))) or {}
         except FileNotFoundError:
             return True  # the group was never finished, and no manifest names it
         except (OSError, ValueError, CorruptChunkError):
-            return not self._arrays_differ
+            return not arrays_differ
         recorded = recorded_attributes(group) or {}
-        keys = _CONTENT if self._arrays_differ else ("parameters",)
+        keys = _CONTENT if arrays_differ else ("parameters",)
         return all(stored.get(key) == recorded.get(key) for key in keys)
 
     def _has_other_chunks(self, name: str, stored: bytes, data: bytes) -> bool:

@@ -38,7 +38,7 @@ from zarr_core.points.convert.sample import ConversionResult, Status, convert_sa
 from zarr_core.points.convert.writer import GroupWriter, Repair
 from zarr_core.points.store.columns import expected_columns, misfit
 from zarr_core.points.store.manifest import StoreManifest
-from zarr_core.sources.left_out import notes_by_reason, some
+from zarr_core.sources.left_out import counted, notes_by_reason
 from zarr_core.sources.sample import FoundSamples, SourceSample
 from zarr_core.sources.selection import with_all_present
 from zarr_core.storage import is_local
@@ -200,12 +200,8 @@ def _replaced_contents(job: ConversionJob, results: Iterable[ConversionResult]) 
         new, old = result.written, job.samples.get(result.sample_id)
         if new is not None and old is not None and new.content and new.version != old.version:
             replaced.append(result.sample_id)
-    if not replaced:
-        return []
-    return [
-        f"samples whose files have other content under the same sizes and times ({len(replaced)}): {some(replaced)}; "
-        "earlier generations keep what they were converted from"
-    ]
+    named = counted("samples whose files have other content under the same sizes and times", replaced)
+    return [f"{sentence}; earlier generations keep what they were converted from" for sentence in named]
 
 
 def _remove_refused(job: ConversionJob, pending: Pending) -> None:

@@ -77,13 +77,9 @@ def convert_sample(
 ) -> ConversionResult:
     """Convert one sample, or use the group of an earlier attempt. Every error is reported in the result.
 
-    Args:
-        writer, source, sample: what to convert to what.
-        retry_quarantined: convert the sample even if it was refused.
-        repair: convert the sample in any case, and compare it with this group, which is repaired if it has the same
-            content.
-        seconds: how long it may take; None: without a limit. A sample over the limit has failed, and is not refused: on
-            another machine it may take less.
+    With ``repair``, the sample is converted in any case and compared with this group, which is repaired if it has the
+    same content. A sample that takes more than ``seconds`` has failed, and is not refused: on another machine it may
+    take less.
     """
     started = time.perf_counter()
     with collected_notes() as notes:

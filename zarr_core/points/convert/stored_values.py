@@ -87,11 +87,7 @@ def write_array(
 
 
 def as_points(sample_id: str, name: FieldName, values: torch.Tensor) -> torch.Tensor:
-    """The tensor as (n_points, dim).
-
-    Raises:
-        SampleError: the tensor is not a plain one, its dtype is not real, the shape is invalid, or the tensor is empty.
-    """
+    """The tensor as (n_points, dim); raises SampleError if it is not a plain one, not real, misshapen or empty."""
     try:
         values = plain_tensor(values)
     except ValueError as error:
@@ -118,10 +114,7 @@ def _is_lossless(values: torch.Tensor, dtype: str) -> bool:
 
 
 def bounded(layout: ArrayLayout, bound: ErrorBound, values: torch.Tensor) -> ArrayLayout:
-    """The layout of an array whose values keep an error bound.
-
-    Values that are not finite are refused later.
-    """
+    """The layout of an array whose values keep an error bound; values that are not finite are refused later."""
     max_error = bound.of(values)
     largest = max(float(values.max()), -float(values.min()))
     scale = scale_for(max_error, largest)

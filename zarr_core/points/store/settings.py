@@ -163,13 +163,11 @@ class ConversionSettings:
         codec, dtype = Codec.parse(self.codec), self.dtype_of(name)
         if codec.name == "none" and name.canonical in self.max_errors:
             codec = Codec.parse(BOUNDED_CODEC)
-        if self.is_packed:
-            grid = n_points, dim, chunk_points, chunk_points
-            return ArrayLayout(*grid, dtype, codec, domain=name.domain, sharded=False)
-        chunks = -(-n_points // chunk_points)
+        chunks = 1 if self.is_packed else -(-n_points // chunk_points)
         if self.shard_points is not None:
             chunks = min(chunks, self.shard_points // chunk_points)
-        return ArrayLayout(n_points, dim, chunk_points, chunks * chunk_points, dtype, codec, domain=name.domain)
+        grid = n_points, dim, chunk_points, chunks * chunk_points
+        return ArrayLayout(*grid, dtype, codec, domain=name.domain, sharded=not self.is_packed)
 
 
 def _check_dtype(name: str, dtype: object) -> None:
