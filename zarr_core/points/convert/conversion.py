@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
@@ -37,7 +37,7 @@ from zarr_core.points.convert.request import ConversionRequest, of_fields
 from zarr_core.points.convert.sample import ConversionResult, Status, convert_sample, failure, quarantined
 from zarr_core.points.convert.writer import GroupWriter, Repair
 from zarr_core.points.store.columns import expected_columns, misfit
-from zarr_core.points.store.manifest import StoreManifest
+from zarr_core.points.store.manifest import SampleEntry, StoreManifest
 from zarr_core.sources.left_out import counted, notes_by_reason
 from zarr_core.sources.sample import FoundSamples, SourceSample
 from zarr_core.sources.selection import with_all_present
@@ -136,7 +136,8 @@ def run_conversion(
         _remove_refused(job, run.pending)
     seconds = time.monotonic() - started
     of_samples = notes_by_reason({r.sample_id: r.notes for r in run.results if r.status == "converted"})
-    notes = (*report.notes, *_replaced_contents(job, run.results), *of_samples)
+    written = {r.sample_id: r.written for r in run.results if r.written is not None}
+    notes = (*report.notes, *_replaced_contents(job, written), *of_samples)
     return ConversionReport(run.results, report.manifest, seconds, report.retired, notes, planned.remaining)
 
 
@@ -193,13 +194,13 @@ class _Run:
         return report
 
 
-def _replaced_contents(job: ConversionJob, results: Iterable[ConversionResult]) -> list[str]:
+def _replaced_contents(job: ConversionJob, written: Mapping[str, SampleEntry]) -> list[str]:
     """A sentence that names the samples whose source was replaced under the same version, if there are any."""
     replaced = []
-    for result in results:
-        new, old = result.written, job.samples.get(result.sample_id)
-        if new is not None and old is not None and new.content and new.version != old.version:
-            replaced.append(result.sample_id)
+    for sample_id, new in written.items():
+        old = job.held.samples.get(sample_id)
+        if old is not None and new.content and new.version != old.version:
+            replaced.append(sample_id)
     named = counted("samples whose files have other content under the same sizes and times", replaced)
     return [f"{sentence}; earlier generations keep what they were converted from" for sentence in named]
 
@@ -238,8 +239,7 @@ def convert_each(
         logger.warning("%s", note)
     planned = plan(job)
     yield from planned.done
-    expected = expected_columns(job.manifest, {sample.sample_id for sample, _ in planned.todo})
-    replaced: list[ConversionResult] = []
+    expected = expected_columns(job.held, {sample.sample_id for sample, _ in planned.todo})
     pending = Pending()
     try:
         for result in convert_samples(job, planned.todo, workers, executor):
@@ -249,15 +249,14 @@ def convert_each(
                 yield quarantined(result.sample_id, refusal, result.seconds)
                 continue
             if entry is not None and entry.content:
-                replaced.append(result)
                 pending.written[result.sample_id] = entry
             yield result
     finally:
-        if replaced:
+        if pending.written:
             # A commit takes over the splits of all samples.
             job = replace(job, selection=with_all_present(job.selection))
             commit_results(job, pending, retire=False)
-            for note in _replaced_contents(job, replaced):
+            for note in _replaced_contents(job, pending.written):
                 logger.warning("%s", note)
 
 

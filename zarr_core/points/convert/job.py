@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from zarr_core._util.cached import cached_property
 from zarr_core.errors import SourceError, StoreError
 from zarr_core.points.convert.request import ConversionRequest
 from zarr_core.points.convert.sample import ConversionResult, quarantined
@@ -65,15 +66,10 @@ class ConversionJob:
         writer = GroupWriter(request.store_root, chosen, None if manifest is None else manifest.retention)
         return cls(request, selection, writer, manifest, fingerprints, unreadable)
 
-    @property
-    def samples(self) -> Mapping[str, SampleEntry]:
-        """The samples that the store had when the job was opened, by id."""
-        return self.manifest.samples if self.manifest else {}
-
-    @property
-    def refused(self) -> Mapping[str, Quarantine]:
-        """The samples that the store had refused when the job was opened, by id."""
-        return self.manifest.quarantine if self.manifest else {}
+    @cached_property
+    def held(self) -> StoreManifest:
+        """What the store held when the job was opened; an empty state if there is no store yet."""
+        return self.manifest or StoreManifest("")
 
     def is_current(self, entry: SampleEntry | Quarantine | None, sample: SourceSample) -> bool:
         """Whether an entry of the manifest was made from these source files with these settings."""
@@ -163,7 +159,7 @@ def plan(job: ConversionJob) -> Plan:
 def _step(job: ConversionJob, sample: SourceSample) -> ConversionResult | Task:
     """The result of a sample that needs no conversion, or the sample with the group that it is compared with."""
     request, sample_id = job.request, sample.sample_id
-    entry, refusal = job.samples.get(sample_id), job.refused.get(sample_id)
+    entry, refusal = job.held.samples.get(sample_id), job.held.quarantine.get(sample_id)
     is_current = job.is_current(entry, sample)
     if refusal is not None and not job.is_current(refusal, sample):
         refusal = None
@@ -222,7 +218,7 @@ def preview(request: ConversionRequest) -> ConversionPreview:
     to_convert: dict[str, list[SourceSample]] = {"new": [], "changed": [], "stale": [], "again": []}
     stale: set[str] = set()
     for sample, _ in planned.todo:
-        entry = job.samples.get(sample.sample_id) or job.refused.get(sample.sample_id)
+        entry = job.held.samples.get(sample.sample_id) or job.held.quarantine.get(sample.sample_id)
         if entry is None:
             to_convert["new"].append(sample)
         elif entry.fingerprint != sample.fingerprint:
@@ -232,8 +228,8 @@ def preview(request: ConversionRequest) -> ConversionPreview:
             stale.add(entry.settings)
         else:
             to_convert["again"].append(sample)
-    changes = describe_changes(job.manifest, stale, settings) if job.manifest and stale else ""
-    retired, excess = vanished_samples(request, job.selection, job.manifest) if job.manifest else (set(), set())
+    changes = describe_changes(job.held, stale, settings) if stale else ""
+    retired, excess = vanished_samples(request, job.selection, job.held)
     return ConversionPreview(
         to_convert,
         changes,

@@ -128,7 +128,7 @@ def check_vanished(job: ConversionJob) -> None:
             "there first; or leave them in the store, and out of every split, by a file of `blacklists` in the "
             "description of the source"
         )
-    known = {*job.samples, *job.refused, *(job.manifest.retired if job.manifest else ())}
+    known = {*job.held.samples, *job.held.quarantine, *job.held.retired}
     unknown = [i for i in named if i not in known]
     if unknown:
         raise StoreError(f"{job.writer.storage.url} has no such samples to retire: {some(unknown)}")
@@ -237,7 +237,7 @@ def _restored(job: ConversionJob, current: StoreManifest) -> set[str]:
     restored = set()
     for sample_id, refusal in current.quarantine.items():
         sample = job.selection.samples.get(sample_id)
-        if sample is None or refusal != job.refused.get(sample_id) or refusal.fingerprint == sample.fingerprint:
+        if sample is None or refusal != job.held.quarantine.get(sample_id) or refusal.fingerprint == sample.fingerprint:
             continue
         if job.is_current(current.samples.get(sample_id), sample):
             restored.add(sample_id)
@@ -334,7 +334,7 @@ def _with_current_splits(job: ConversionJob, current: StoreManifest) -> Selectio
 
     Another converter that listed the source later than this one may have committed samples and splits already.
     """
-    arrived = {*current.samples, *current.quarantine} - {*job.samples, *job.refused}
+    arrived = {*current.samples, *current.quarantine} - {*job.held.samples, *job.held.quarantine}
     try:
         return with_current_splits(job.selection, arrived)
     except SourceError as error:
@@ -358,7 +358,7 @@ def _remove_stale_documents(storage: Storage, attempt: _Attempt) -> None:
 
 def _find_finished(job: ConversionJob) -> Pending:
     """Groups and refusals of the selected samples that the manifest does not have yet."""
-    unknown = [s for i, s in job.selection.samples.items() if not job.is_current(job.samples.get(i), s)]
+    unknown = [s for i, s in job.selection.samples.items() if not job.is_current(job.held.samples.get(i), s)]
     pending = Pending()
     with ThreadPoolExecutor(METADATA_READS) as pool:
         found = pool.map(lambda sample: job.writer.find(sample.sample_id, sample.fingerprint), unknown)
@@ -381,7 +381,7 @@ def _stale(pending: Pending, current: StoreManifest, job: ConversionJob) -> list
     for sample_id, result in results.items():
         other: SampleEntry | Quarantine | None = current.samples.get(sample_id)
         refusal = current.quarantine.get(sample_id)
-        if refusal != job.refused.get(sample_id):
+        if refusal != job.held.quarantine.get(sample_id):
             other = refusal or other  # it came after the job was opened
         if other is None or other.fingerprint in ("", result.fingerprint):
             continue

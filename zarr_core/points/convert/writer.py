@@ -31,7 +31,7 @@ from zarr_core.format.packed import SUFFIX, Archive
 from zarr_core.format.shards import pack_lengths
 from zarr_core.format.shuffle import shuffle_permutation
 from zarr_core.points.convert.comparison import ComparedGroup, stored_forms
-from zarr_core.points.convert.stored_values import as_points, bounded, write_array
+from zarr_core.points.convert.stored_values import WrittenArray, as_points, bounded, write_array
 from zarr_core.points.store.group import GROUP_FORMAT, entry_of, group_of, head_of, is_complete
 from zarr_core.points.store.manifest import Quarantine, SampleEntry
 from zarr_core.points.store.mesh import Write, write_mesh
@@ -225,9 +225,7 @@ class GroupWriter:
         self, content: SampleContent, relpath: str, write: Write, arrays: dict[str, ArrayLayout]
     ) -> dict[str, Any]:
         """Write everything but the group's ``zarr.json``, and return that; adds each layout to ``arrays``."""
-        moments: dict[str, Any] = {}
-        rounding: dict[str, Any] = {}
-        stored: dict[str, int] = {}
+        written: dict[str, WrittenArray] = {}
         chunk_bytes: dict[str, str] = {}
         meshes: dict[str, Any] = {}
         permutation, domain = np.empty(0, np.int64), ""
@@ -249,9 +247,7 @@ class GroupWriter:
             arrays[name.array_name] = layout
             path = f"{relpath}/{name.array_name}"
             array = write_array(content.sample_id, name, layout, values, permutation, path, write)
-            stored[name.canonical] = array.size
-            moments[name.canonical] = array.moments.to_json()
-            rounding[name.canonical] = array.rounding.to_json()
+            written[name.canonical] = array
             if layout.sharded and max(array.lengths) < 2**32:  # otherwise readers use the shard index
                 chunk_bytes[name.array_name] = pack_lengths(array.lengths)
             del values
@@ -265,9 +261,9 @@ class GroupWriter:
             "shuffle_seed": self.settings.shuffle_seed,
             "source": dict(content.source),
             "parameters": dict(content.parameters),
-            "moments": moments,
-            "rounding": rounding,
-            "stored_bytes": stored,
+            "moments": {name: array.moments.to_json() for name, array in written.items()},
+            "rounding": {name: array.rounding.to_json() for name, array in written.items()},
+            "stored_bytes": {name: array.size for name, array in written.items()},
         }
         if not self.settings.is_packed:
             attributes["chunk_bytes"] = chunk_bytes

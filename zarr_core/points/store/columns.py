@@ -55,10 +55,8 @@ def misfit(entry: SampleEntry, expected: Mapping[str, ArrayColumn]) -> Quarantin
     return None
 
 
-def expected_columns(manifest: StoreManifest | None, others: Collection[str]) -> dict[str, ArrayColumn]:
+def expected_columns(manifest: StoreManifest, others: Collection[str]) -> dict[str, ArrayColumn]:
     """The columns of the samples of a store, those of some samples excepted."""
-    if manifest is None:
-        return {}
     if manifest.conversion is None:
         return manifest.fields
     return _expected(without(manifest.samples, others))
