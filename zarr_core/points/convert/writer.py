@@ -19,14 +19,7 @@ from zarr_core._util.documents import parse_json, parse_model, to_json
 from zarr_core.errors import CorruptChunkError, SampleError, StoreError
 from zarr_core.format.array_metadata import EMPTY_GROUP, ArrayLayout, group_zarr_json
 from zarr_core.format.names import check_sample_id
-from zarr_core.format.object_names import (
-    ATTRIBUTES_KEY,
-    CONVENTION,
-    CONVENTIONS_KEY,
-    QUARANTINE,
-    ZARR_JSON,
-    sample_folder,
-)
+from zarr_core.format.object_names import ATTRIBUTES_KEY, CONVENTION, CONVENTIONS_KEY, QUARANTINE, ZARR_JSON
 from zarr_core.format.packed import SUFFIX, Archive
 from zarr_core.format.shards import pack_lengths
 from zarr_core.format.shuffle import shuffle_permutation
@@ -36,7 +29,7 @@ from zarr_core.points.store.group import GROUP_FORMAT, entry_of, group_of, head_
 from zarr_core.points.store.manifest import Quarantine, SampleEntry
 from zarr_core.points.store.mesh import Write, write_mesh
 from zarr_core.points.store.packing import Packing, is_stored, on_this_machine, was_cut_off
-from zarr_core.points.store.settings import ConversionSettings, digest
+from zarr_core.points.store.settings import GROUP_NAMES, ConversionSettings, group_name
 from zarr_core.sources.description import FieldFile
 from zarr_core.sources.formats.contents import Mesh
 from zarr_core.storage import Storage
@@ -47,8 +40,6 @@ from zarr_core.versioning.generations import Retention
 if TYPE_CHECKING:
     import torch
 
-# Possible names of a group. Names after the first replace names that are tombstoned.
-_NAMES = 4
 _REFUSAL = TypeAdapter(Quarantine)
 
 
@@ -119,16 +110,16 @@ class GroupWriter:
         for path in self._relpaths(sample_id, fingerprint, content):
             if not self.retention.is_tombstoned(path):
                 return path
-        reason = f"its groups were collected {_NAMES} times within a day; run gc with a longer grace period"
+        reason = f"its groups were collected {GROUP_NAMES} times within a day; run gc with a longer grace period"
         raise StoreError(f"{self.storage.url}, {sample_id}: {reason}")
 
     def _relpaths(self, sample_id: str, fingerprint: str, content: str = "") -> list[str]:
         inputs = [GROUP_FORMAT, sample_id, fingerprint, self.settings.digest]
         if content:
             inputs.append(content)
-        folder = sample_folder(check_sample_id(sample_id))
-        names = [digest(inputs), *(digest([*inputs, again]) for again in range(1, _NAMES))]
-        return [f"{folder}/{name}{SUFFIX if self.settings.is_packed else ''}" for name in names]
+        names = [inputs, *([*inputs, again] for again in range(1, GROUP_NAMES))]
+        is_packed = self.settings.is_packed
+        return [group_name(check_sample_id(sample_id), name, is_packed=is_packed) for name in names]
 
     def write_sample(self, content: SampleContent, *, repair: Repair | None = None) -> SampleEntry:
         """Write one sample; returns its entry of the manifest.
@@ -296,7 +287,7 @@ class GroupWriter:
     def find(self, sample_id: str, fingerprint: str) -> SampleEntry | Quarantine | Repair | None:
         """The result of an earlier attempt: a complete group, a refusal, or objects to repair; None without any."""
         # Without any garbage collection, a group always has the first of its names.
-        names = self._relpaths(sample_id, fingerprint)[: _NAMES if self.retention.collections else 1]
+        names = self._relpaths(sample_id, fingerprint)[: GROUP_NAMES if self.retention.collections else 1]
         found: Repair | None = None
         for path in names:
             result = None if self.retention.is_tombstoned(path) else self._find(path, fingerprint)

@@ -14,10 +14,11 @@ from zarr_core.format.array_metadata import ArrayLayout, group_arrays
 from zarr_core.format.object_names import ATTRIBUTES_KEY, ZARR_JSON
 from zarr_core.format.packed import PackedGroup, parse_head
 from zarr_core.format.ranges import MAX_READ_BYTES, coalesce
-from zarr_core.points.stage.task import Item, StagedSample, StageTask, group_name
+from zarr_core.points.stage.task import Item, StagedSample, StageTask
 from zarr_core.points.store.group import chunk_object_bytes, only_fields, recorded_attributes
 from zarr_core.points.store.manifest import SampleEntry
 from zarr_core.points.store.mesh import MESH, check_mesh_object, mesh_bytes
+from zarr_core.points.store.settings import group_name
 from zarr_core.storage import ObjectInfo, Storage
 from zarr_core.storage.archives import is_archive
 from zarr_core.storage.checked import StoredShard, check_parts, is_intact, read_checked

@@ -23,11 +23,12 @@ from zarr_core.format.packed import PACKED_KEY, PackedGroup, chunk_name, head_by
 from zarr_core.format.shards import ChunkIndex, pack_lengths, shard_index, unpack_lengths
 from zarr_core.points.convert.writer import GroupWriter, write_metadata
 from zarr_core.points.stage.as_stored import Piece, is_whole, read_pieces, remove_leftovers
-from zarr_core.points.stage.task import Item, StagedSample, StageTask, group_name
+from zarr_core.points.stage.task import Item, StagedSample, StageTask
 from zarr_core.points.store.group import SOURCE_POINTS, entry_of, head_of, is_complete, only_fields, recorded_attributes
 from zarr_core.points.store.manifest import SampleEntry
 from zarr_core.points.store.mesh import MESH, Write, check_mesh_object
 from zarr_core.points.store.packing import Packing
+from zarr_core.points.store.settings import group_name
 from zarr_core.storage import Storage
 from zarr_core.storage.archives import is_archive
 from zarr_core.storage.checked import StoredShard, is_intact

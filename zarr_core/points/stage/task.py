@@ -6,20 +6,17 @@ import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
 
 from zarr_core._util.arguments import whole_number
 from zarr_core.errors import UnknownFieldError, ZarrCoreError
 from zarr_core.format.array_metadata import ArrayLayout
-from zarr_core.format.object_names import sample_folder, spelled_alike
+from zarr_core.format.object_names import spelled_alike
 from zarr_core.format.packed import SUFFIX
 from zarr_core.points.store.manifest import DomainGrid, SampleEntry
-from zarr_core.points.store.settings import ConversionSettings, Layout, digest
+from zarr_core.points.store.settings import GROUP_NAMES, ConversionSettings, Layout, group_name
 from zarr_core.storage import Storage
 
 _EXAMPLES = "volume=65536,surface=16384 or 5%"
-# Names of a group in the copy. Names after the first replace names that are tombstoned or hold something else.
-_NAMES = 4
 
 #: Id of a sample, its entry in the source, and the path of its group in the copy (None if the copy does not have it).
 Item = tuple[str, SampleEntry, str | None]
@@ -149,15 +146,10 @@ class StageTask:
         sample_id, _, known = item
         is_packed = relpath.endswith(SUFFIX)
         names = [relpath]
-        for again in range(1, _NAMES):
+        for again in range(1, GROUP_NAMES):
             names.append(group_name(sample_id, [relpath, again], is_packed=is_packed))
         names.sort(key=lambda name: name != known)
         for name in names:
             if (name == known or spelled_alike(name) not in self.tombstoned) and not is_another(name):
                 return name
         return relpath
-
-
-def group_name(sample_id: str, content: list[Any], *, is_packed: bool = False) -> str:
-    """Path of a group that is named by a digest of its content."""
-    return f"{sample_folder(sample_id)}/{digest(content)}{SUFFIX if is_packed else ''}"

@@ -27,28 +27,24 @@ _STATISTICS_FILE = re.compile(rf"({STATISTICS}/\d{{8}})/[^/]+\.(?:yaml|json)")
 def changes(before: StoreManifest | None, after: StoreManifest) -> list[Change]:
     """What a commit changed: which samples, and which settings."""
     then = before or StoreManifest(after.dataset_name)
-    done: dict[str, list[str]] = {"added": [], "replaced": [], "retired": [], "quarantined": [], "released": []}
-    done["added"] = list(without(after.samples, then.samples))
-    done["retired"] = list(without(then.samples, after.samples))
-    done["released"] = list(without(then.quarantine, after.quarantine))
-    for sample_id, entry in then.samples.items():
-        if entry.differs(after.samples.get(sample_id, entry)):
-            done["replaced"].append(sample_id)
-    for sample_id, refusal in after.quarantine.items():
-        if then.quarantine.get(sample_id) != refusal:
-            done["quarantined"].append(sample_id)
+    replaced = [i for i, entry in then.samples.items() if entry.differs(after.samples.get(i, entry))]
+    done: dict[str, Collection[str]] = {
+        "added": without(after.samples, then.samples),
+        "replaced": replaced,
+        "retired": without(then.samples, after.samples),
+        "quarantined": [i for i, refusal in after.quarantine.items() if then.quarantine.get(i) != refusal],
+        "released": without(then.quarantine, after.quarantine),
+    }
     found = []
     for what, ids in done.items():
-        settings = set()
-        if what in ("added", "replaced"):
-            settings = {after.samples[i].settings for i in ids}
+        settings = {after.samples[i].settings for i in ids} if what in ("added", "replaced") else set()
         note = f"settings {', '.join(sorted(settings))}" if any(settings) else ""
         if ids:
             found.append(Change(what, tuple(sorted(ids)), note))
     if before is None:
         return found
-    new = _described(after, done["replaced"])
-    for what, old in _described(before, done["replaced"]).items():
+    new = _described(after, replaced)
+    for what, old in _described(before, replaced).items():
         if old != new[what]:
             found.append(Change(what, note=f"{old} -> {new[what]}"))
     found.extend(_moved(before, after))

@@ -26,6 +26,8 @@ from zarr_core.format.array_metadata import (
 from zarr_core.format.bounds import ErrorBound
 from zarr_core.format.codecs import BOUNDED_CODEC, DEFAULT_CODEC, Codec
 from zarr_core.format.names import FieldName
+from zarr_core.format.object_names import sample_folder
+from zarr_core.format.packed import SUFFIX
 from zarr_core.points.store.group import GROUP_FORMAT
 from zarr_core.points.store.manifest import Conversion, StoreManifest
 from zarr_core.storage import Storage
@@ -37,6 +39,9 @@ NO_BOUND = "none"
 
 #: How a sample is stored: a folder with an object per field, or one object (:mod:`zarr_core.format.packed`).
 Layout = Literal["directory", "packed"]
+
+#: Possible names of a group. Those after the first replace names that are tombstoned, or hold something else.
+GROUP_NAMES = 4
 
 # Seeds that a manifest can hold.
 _SEEDS = (-(2**63) + 1, 2**63 - 1)
@@ -178,6 +183,11 @@ def _check_dtype(name: str, dtype: object) -> None:
 def digest(values: list[Any]) -> str:
     """16 hex digits of the SHA-256 of JSON values."""
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def group_name(sample_id: str, content: list[Any], *, is_packed: bool = False) -> str:
+    """Path of a group that is named by a digest of its content."""
+    return f"{sample_folder(sample_id)}/{digest(content)}{SUFFIX if is_packed else ''}"
 
 
 def choose_settings(
