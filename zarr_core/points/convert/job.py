@@ -52,18 +52,19 @@ class ConversionJob:
         manifest = load_if_any(storage)
         if manifest is None:
             storage.check_bucket()
-        check_dataset(storage, manifest, source.description.name, request.dataset_name)
-        chosen = choose_settings(storage, manifest, request.settings, reconvert=request.reconvert)
+        held = manifest or StoreManifest(request.dataset_name or "")
+        check_dataset(storage, held, source.description.name, request.dataset_name)
+        chosen = choose_settings(storage, held, request.settings, reconvert=request.reconvert)
         # Fields that the settings of the store name may be gone from the kind; those of the caller must exist.
         given = {name: request.settings.get(name, {}) for name in ("field_dtypes", "max_errors")}
         replace(chosen, **given).check_fields(source.description.fields)
-        fingerprints = _choose_fingerprints(manifest, request.fingerprint)
+        fingerprints = _choose_fingerprints(held, request.fingerprint)
         selection = select_samples(source, request.splits, request.sample_ids, found)
         unreadable: dict[str, str] = {}
         if fingerprints == "content":
             samples, unreadable = with_contents(source, selection.samples)
             selection = replace(selection, samples=samples)
-        writer = GroupWriter(request.store_root, chosen, None if manifest is None else manifest.retention)
+        writer = GroupWriter(request.store_root, chosen, held.retention)
         return cls(request, selection, writer, manifest, fingerprints, unreadable)
 
     @cached_property
@@ -77,10 +78,8 @@ class ConversionJob:
         return entry is not None and (entry.fingerprint, entry.settings) == wanted
 
 
-def check_dataset(storage: Storage, manifest: StoreManifest | None, kind: str, name: str | None) -> None:
+def check_dataset(storage: Storage, manifest: StoreManifest, kind: str, name: str | None) -> None:
     """Raise StoreError if a store is of another kind than the dataset to be converted, or has another name."""
-    if manifest is None:
-        return
     if manifest.dataset_kind not in ("", kind):
         raise StoreError(
             f"{storage.url} holds a dataset of the kind {manifest.dataset_kind!r}, not {kind!r}; convert into another "
@@ -93,10 +92,8 @@ def check_dataset(storage: Storage, manifest: StoreManifest | None, kind: str, n
         )
 
 
-def _choose_fingerprints(manifest: StoreManifest | None, requested: str | None) -> str:
+def _choose_fingerprints(manifest: StoreManifest, requested: str | None) -> str:
     """How the samples of a store are identified: the store's way, or for a new store the requested one."""
-    if manifest is None:
-        return requested or "version"
     if requested is None or requested == manifest.fingerprints:
         return manifest.fingerprints
     if manifest.samples or manifest.quarantine:

@@ -191,7 +191,7 @@ def group_name(sample_id: str, content: list[Any], *, is_packed: bool = False) -
 
 
 def choose_settings(
-    storage: Storage, manifest: StoreManifest | None, given: Mapping[str, Any], *, reconvert: bool = False
+    storage: Storage, manifest: StoreManifest, given: Mapping[str, Any], *, reconvert: bool = False
 ) -> ConversionSettings:
     """The settings of a conversion into a store: the given ones of a request, and those of its manifest.
 
@@ -200,7 +200,7 @@ def choose_settings(
     Other errors are SourceError for invalid values, and ManifestError for a manifest whose settings cannot be read.
     """
     recorded = current_settings(manifest)
-    if manifest is None or recorded is None:
+    if recorded is None:
         chosen = ConversionSettings(**given)
     else:
         by_field = {name: {**getattr(recorded, name), **given.get(name, {})} for name in ("field_dtypes", "max_errors")}
