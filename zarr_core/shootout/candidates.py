@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, field, replace
+from pkgutil import resolve_name
 from typing import Any
 
 from zarr_core.format.codecs import BOUNDED_CODEC, Codec
@@ -74,8 +74,7 @@ class Candidate:
         if self.codec:
             layout = {"layout": self.layout} if self.layout else {}
             arguments["settings"] = {"codec": self.codec, f"chunk_{self.unit}": self.chunk, **layout}
-        module, _, name = self.factory.partition(":")
-        made: Format = getattr(importlib.import_module(module), name)(**arguments)
+        made: Format = resolve_name(self.factory)(**arguments)
         return made
 
     @property

@@ -6,17 +6,14 @@ import io
 import os
 import pickle
 from collections.abc import Mapping
-from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from zarr_core.shootout.formats import Draws, Format, Samples
-
-if TYPE_CHECKING:
-    from zarr_core.storage import Storage
-    from zarr_core.storage.byte_ranges import CountingObjects
+from zarr_core.storage import Storage
+from zarr_core.storage.byte_ranges import CountingObjects, open_objects
 
 
 class Files:
@@ -31,20 +28,14 @@ class Files:
     """
 
     def __init__(self, place: str | Path) -> None:
-        self.remote = "://" in str(place)
-        self._place = str(place)
+        self._storage = Storage(str(place))
+        self.remote = not self._storage.is_local
         self.requests = 0
-
-    @cached_property
-    def _storage(self) -> Storage:
-        from zarr_core.storage import Storage
-
-        return Storage(self._place)
 
     def open(self, name: str) -> Path | io.BytesIO:
         """The path of a local file; else its content, fetched whole."""
         if not self.remote:
-            return Path(self._place, name)
+            return Path(self._storage.location, name)
         self.requests += 1
         return io.BytesIO(self._storage.read(name))
 
@@ -55,8 +46,6 @@ class Files:
 
 def counting(place: str | Path) -> CountingObjects | None:
     """The objects below a URL, which count their requests; None for local files, which are not counted."""
-    from zarr_core.storage.byte_ranges import CountingObjects, open_objects
-
     return CountingObjects(open_objects(str(place))) if "://" in str(place) else None
 
 

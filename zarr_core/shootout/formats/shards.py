@@ -77,16 +77,13 @@ class IndexedTars(_Tars):
         from zarr_core.exports import ShardItems
 
         self._items, self._draws = ShardItems(str(place)), draws
-        self.requests = 0
-        self._numbers: dict[str, int] = {}
-        for shard in self._items.index.shards.values():
-            for item in shard.items:
-                self._numbers[item.sample_id] = len(self._numbers)
+        self.requests: int = 0
+        self._numbers = {sample: number for number, sample in enumerate(self._items.sample_ids)}
 
     def read_items(self, items: Sequence[tuple[str, int]]) -> list[dict[str, np.ndarray]]:
         """One byte range per item, all in flight together."""
         found = self._items.__getitems__([self._numbers[sample] for sample, _ in items])
-        self.requests = (self.requests or 0) + len(items)
+        self.requests += len(items)
         read = []
         for (sample, epoch), item in zip(items, found, strict=True):
             arrays = {name: tensor.numpy() for name, tensor in item.items()}

@@ -6,15 +6,13 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from zarr_core.points.read.selection import SampleDraws
 from zarr_core.shootout.formats import Arrays, Draws, Format, Runs, Samples, stacked
 from zarr_core.shootout.formats.files import counting
-
-if TYPE_CHECKING:
-    from zarr_core.points.read.selection import SampleDraws
 
 
 class Reader(Format):
