@@ -10,28 +10,27 @@ import pytest
 from tests.helpers.matrices import FEATURES, SMALL, append
 from zarr_core.matrix import WideMatrix
 from zarr_core.shootout.candidates import MATRIX_ENTRIES, Candidate
-from zarr_core.shootout.formats.matrices import Cells, Rows
+from zarr_core.shootout.formats.matrices import Cells
 
 
 @pytest.fixture(scope="module")
-def rows(tmp_path_factory: pytest.TempPathFactory) -> Rows:
-    url = tmp_path_factory.mktemp("matrix") / "matrix"
-    matrix = WideMatrix.create(url, FEATURES, {"beta": "float32"}, **SMALL)
-    append(matrix, "a", 5)
-    append(matrix, "b", 3, seed=9)
-    return Rows(str(url), matrix.sample_ids)
+def matrix(tmp_path_factory: pytest.TempPathFactory) -> WideMatrix:
+    made = WideMatrix.create(tmp_path_factory.mktemp("matrix") / "matrix", FEATURES, {"beta": "float32"}, **SMALL)
+    append(made, "a", 5)
+    append(made, "b", 3, seed=9)
+    return made
 
 
 @pytest.mark.parametrize("entry", MATRIX_ENTRIES, ids=lambda entry: entry.name)
 def test_every_format_reads_the_same_cells(
-    entry: Candidate, rows: Rows, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    entry: Candidate, matrix: WideMatrix, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("zarr_core.datasets.memory_map._BLOCK_BYTES", 3 * 100 * 4)  # several row groups
     chosen = entry.with_settings("zstd:1", 32)
     if not chosen.installed:
         pytest.skip(f"needs {chosen.package}, of the extra exports")
-    chosen.make().prepare(rows, tmp_path)
-    cells = WideMatrix.open(rows.store).read(rows.ids)
+    chosen.make().prepare(matrix, tmp_path)
+    cells = matrix.read(matrix.sample_ids)
     features = np.array([3, 50, 97])
     for draws, numbers, expected in (
         (Cells(range(8)), [7, 0, 4], cells[[7, 0, 4]]),

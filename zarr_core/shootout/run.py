@@ -316,7 +316,7 @@ class _Run:
         m.rates = timing.rates
         m.first = timing.first if dropped or not tier.local else None
         m.requests = None if tier.local or m.loader.parallel else timing.requests
-        samples, found = len(self.workload.samples.ids), self.copies.footprint(m.candidate)
+        samples, found = self.workload.facts["samples"], self.copies.footprint(m.candidate)
         m.bytes = found["bytes"] / samples
         m.objects = found["objects"] / samples
         m.inodes = found["inodes"] / samples

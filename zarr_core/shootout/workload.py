@@ -28,7 +28,7 @@ from zarr_core.points.store.head import load_if_any
 from zarr_core.reports import describe_points, describe_ranges, points_by_domain
 from zarr_core.shootout.candidates import ENTRIES, MATRIX_ENTRIES, Candidate, chunk_sizes
 from zarr_core.shootout.formats import Draws, Runs, Samples
-from zarr_core.shootout.formats.matrices import Cells, Rows
+from zarr_core.shootout.formats.matrices import Cells
 from zarr_core.shootout.request import ShootoutRequest
 from zarr_core.sources.resolve import short_name
 from zarr_core.storage import Storage, is_local
@@ -49,7 +49,7 @@ class Workload:
     """Samples on local disk, and what to read of them.
 
     Attributes:
-        samples: input of the formats; ``ids`` are their names.
+        samples: input of the formats: :class:`~zarr_core.shootout.formats.Samples`, or a matrix.
         draws: by name, what to read; ``ids`` are the items. The recommendation is for the first one.
         entries: the formats that hold such samples.
         chunk_sizes: to compare, in units per chunk; the current one first.
@@ -254,4 +254,4 @@ def take_matrix(request: ShootoutRequest, folder: Path, end: float = math.inf) -
     }
     current = state.chunk_features
     sizes = chunk_sizes(n, current, n, current // 4, current // 16)
-    return Workload(Rows(str(folder / "samples"), ids), draws, MATRIX_ENTRIES, sizes, facts)
+    return Workload(copy, draws, MATRIX_ENTRIES, sizes, facts)

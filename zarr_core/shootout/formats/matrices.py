@@ -9,23 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from zarr_core import exports
 from zarr_core.exports.matrix import MatrixRows
 from zarr_core.matrix import WideMatrix
 from zarr_core.shootout.formats import Arrays, Format
 from zarr_core.shootout.formats.files import counting
-
-
-@dataclass(frozen=True)
-class Rows:
-    """Samples of a matrix with one value table.
-
-    Attributes:
-        store: the matrix that holds them.
-        ids: their names.
-    """
-
-    store: str
-    ids: Sequence[str]
 
 
 @dataclass(frozen=True)
@@ -44,7 +32,7 @@ class Cells:
 
 
 class _Table(Format):
-    """Cells of a matrix.
+    """Cells of a matrix with one value table.
 
     Attributes:
         export: the function of :mod:`zarr_core.exports` that writes the format.
@@ -54,10 +42,8 @@ class _Table(Format):
     remote = False
     export = file = ""
 
-    def prepare(self, samples: Rows, folder: Path) -> None:
-        from zarr_core import exports
-
-        getattr(exports, self.export)(MatrixRows(WideMatrix.open(samples.store)), folder / self.file)
+    def prepare(self, samples: WideMatrix, folder: Path) -> None:
+        getattr(exports, self.export)(MatrixRows(samples), folder / self.file)
 
     def open(self, place: str | Path, draws: Cells) -> None:
         self._draws = draws
@@ -91,8 +77,8 @@ class Matrix(_Table):
     def __init__(self, settings: dict[str, Any] | None = None, columns: bool = False) -> None:
         self._settings, self._columns = settings or {}, columns
 
-    def prepare(self, samples: Rows, folder: Path) -> None:
-        matrix = WideMatrix.open(samples.store).reindex(folder / "matrix", **self._settings)
+    def prepare(self, samples: WideMatrix, folder: Path) -> None:
+        matrix = samples.reindex(folder / "matrix", **self._settings)
         if self._columns:
             matrix.derive_columns()
 
