@@ -361,13 +361,13 @@ class _Run:
             f"from memory: {m.setting}", f"memory {bool(m.loader.workers)}", 2 + 3 * m.loader.workers, measure
         )
 
-    def _again(self, m: Measurement, end: float) -> list[float]:
-        """Rates of a setting once more."""
+    def _again(self, m: Measurement, end: float) -> None:
+        """Measure a setting once more, in a turn."""
         tier = self.tiers[m.tier]
-        if m.cold:
-            timing = self._time_cold(m, tier, end)
-            return timing.rates if timing else []
-        return self._timer(m, tier.place(m.candidate.copy), end).epochs().rates
+        if not m.cold:
+            m.turns += self._timer(m, tier.place(m.candidate.copy), end).epochs().rates
+        elif timing := self._time_cold(m, tier, end):
+            m.turns += timing.rates
 
     # --- what there is
 

@@ -17,8 +17,6 @@ _TURNS_OF_ALL, _TURNS = 3, 10
 # Seconds that are planned for a turn of a setting at least.
 _LEAST = 0.01
 
-Measure = Callable[[Measurement, float], list[float]]
-
 
 def leaders(found: Measurements) -> Measurements:
     """The leading settings of a tier and its leading stores, the fastest of either first."""
@@ -36,7 +34,7 @@ def _leading(found: Measurements) -> list[Measurement]:
     return [m for m in leading if m.median >= _CLOSE * leading[0].median]
 
 
-def take_turns(groups: Sequence[Measurements], budget: Budget, measure: Measure) -> None:
+def take_turns(groups: Sequence[Measurements], budget: Budget, measure: Callable[[Measurement, float], None]) -> None:
     """Measure leading settings in turn, and again those that cannot be told from the best of their kind.
 
     Turns meet the same load of the machine. Rates from before the turns do not count: the one that was measured at the
@@ -47,14 +45,14 @@ def take_turns(groups: Sequence[Measurements], budget: Budget, measure: Measure)
         groups: settings of each tier, important ones first: as many take part as three turns have time for, but at
             least two.
         budget: ends the turns; names what took no part in them.
-        measure: is given a setting and the time at which the budget ends, and returns rates.
+        measure: is given a setting and the time at which the budget ends, and adds rates to its ``turns``.
     """
     finalists = _finalists(groups, budget)
     for turn in range(1, _TURNS + 1):
         for group in finalists:
             for m in group if turn % 2 else group[::-1]:
                 name = f"again: {m.setting}, on {m.tier}"
-                budget.take(name, name, _seconds(m), partial(_measure_again, measure, m), is_repeated=True)
+                budget.take(name, name, _seconds(m), partial(measure, m), is_repeated=True)
         every = list(chain(*finalists))
         missing = [m for m in every if not m.turns]
         if missing:  # the budget is used, or one of them failed
@@ -85,10 +83,6 @@ def _finalists(groups: Sequence[Measurements], budget: Budget) -> list[Measureme
         reason = "the budget has no time for three turns of it"
         budget.left_out.append((f"turns of {m.setting}, on {m.tier}", reason))
     return finalists
-
-
-def _measure_again(measure: Measure, m: Measurement, end: float) -> None:
-    m.turns += measure(m, end)
 
 
 def _seconds(m: Measurement) -> float:
