@@ -186,7 +186,7 @@ def test_workers_beyond_the_shards_or_batches_are_named(
     )
     monkeypatch.setattr("zarr_core.shootout.formats.shards.IndexedTars.streams", True)
     m = Measurement("bucket", shootout.entries["tar shards, indexed"], "draws", [1.0])
-    shards = len(list(shootout.copies.local(m.candidate).glob("*.tar")))
+    shards = len(list(shootout.local_copy(m.candidate).glob("*.tar")))
     assert shootout._most_workers(m) == shards
     assert shootout.absent[-1][1].startswith(f"the samples measured make {shards} shards")
 

@@ -145,7 +145,6 @@ class Unwritable(Format):
 
 
 def test_a_format_that_cannot_be_written_has_the_same_reason_on_each_tier(tmp_path: Path) -> None:
-    copies = tiers.Copies(None, tmp_path)
     for _ in range(2):
         with pytest.raises(MeasurementError, match="KeyError: 'no header'"):
-            copies.local(candidates.Candidate("Unwritable", f"{__name__}:Unwritable"))
+            tiers.local_copy(None, tmp_path, candidates.Candidate("Unwritable", f"{__name__}:Unwritable"))

@@ -16,6 +16,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any, get_args
 
+import torch
 from tqdm import tqdm
 
 from zarr_core.errors import SourceError, ZarrCoreError
@@ -28,7 +29,7 @@ from zarr_core.shootout.candidates import BOUNDED, LOSSY, NO_WORKERS, OURS, Cand
 from zarr_core.shootout.loading import Reading, Timer, Timing
 from zarr_core.shootout.measurement import Measurement, Measurements, bytes_of_all, choose
 from zarr_core.shootout.request import ShootoutRequest
-from zarr_core.shootout.tiers import Copies, Tier
+from zarr_core.shootout.tiers import Tier, local_copy
 from zarr_core.shootout.turns import leaders, take_turns
 from zarr_core.shootout.verdict import Case, format_rate, judge
 from zarr_core.shootout.workload import Workload, take_matrix, take_points
@@ -112,7 +113,7 @@ class _Run:
         self.tiers = {tier.name: tier for tier in tiers}
         self.measured = Measurements()
         self.absent: list[tuple[str, str]] = []
-        self.copies = Copies(workload.samples, folder)
+        self.local_copy = partial(local_copy, workload.samples, folder)
         self._seconds = min(max(request.budget * _PART, _SHORTEST), _LONGEST)
         # Measurements of the other draws: importance, tier, candidate, and draws.
         self._further: list[tuple[int, Tier, Candidate, str]] = []
@@ -232,7 +233,7 @@ class _Run:
         """Workers or threads of a format that have something to read; None if any number has."""
         limits = []
         if m.candidate.make().streams:
-            shards = len(list(self.copies.local(m.candidate).glob("*.tar")))
+            shards = len(list(self.local_copy(m.candidate).glob("*.tar")))
             limits.append((shards, f"the samples measured make {shards} shards"))
         if m.cold:  # only one epoch is timed
             batches = self._reading(m, "").epoch
@@ -247,8 +248,6 @@ class _Run:
 
     def _prefetch(self) -> None:
         """Deeper prefetching and pinned memory, where threads or workers are not slower than none."""
-        import torch
-
         if not torch.cuda.is_available():
             self._leave_out("pinned memory", "there is no CUDA device")
         for tier in self.tiers.values():
@@ -301,8 +300,7 @@ class _Run:
         self.budget.take(name, kind, 3 + 3 * loader.workers, partial(self._measure_on, tier, m))
 
     def _measure_on(self, tier: Tier, m: Measurement, end: float) -> None:
-        if tier.local or not m.loader.workers:
-            self._put(tier, m.candidate, end)
+        self._put(tier, m.candidate, end)
         began = time.monotonic()
         timing = self._time_cold(m, tier, end)
         m.cold = timing is not None
@@ -316,7 +314,7 @@ class _Run:
         m.rates = timing.rates
         m.first = timing.first if dropped or not tier.local else None
         m.requests = None if tier.local or m.loader.parallel else timing.requests
-        samples, found = self.workload.facts["samples"], self.copies.footprint(m.candidate)
+        samples, found = self.workload.facts["samples"], tier.copies[m.candidate.copy]
         m.bytes = found["bytes"] / samples
         m.objects = found["objects"] / samples
         m.inodes = found["inodes"] / samples
@@ -327,8 +325,7 @@ class _Run:
             return
         if tier.too_slow:  # another copy would use up the budget as well
             raise MeasurementError(tier.too_slow)
-        folder = self.copies.local(chosen)
-        tier.put(chosen.copy, folder, min(end - time.monotonic(), _COPYING * self.request.budget))
+        tier.put(chosen.copy, self.local_copy(chosen), min(end - time.monotonic(), _COPYING * self.request.budget))
 
     def _timer(self, m: Measurement, place: str, end: float) -> Timer:
         end = min(end, time.monotonic() + _SHARE * self.request.budget)
@@ -345,14 +342,14 @@ class _Run:
         return None if timing.from_device is False else timing
 
     def _reading(self, m: Measurement, place: str) -> Reading:
-        ready = str(self.copies.local(m.candidate))
+        ready = str(self.local_copy(m.candidate))
         return Reading(m.candidate, place, self.workload.draws[m.reads], self.request.batch_size, m.loader, ready)
 
     def _measure_in_memory(self, m: Measurement) -> None:
         """The rate of a setting with its files in memory, if there is time."""
 
         def measure(end: float) -> None:
-            timing = self._timer(m, str(self.copies.local(m.candidate)), end).epochs()
+            timing = self._timer(m, str(self.local_copy(m.candidate)), end).epochs()
             for other in self.measured.where(candidate=m.candidate, reads=m.reads):
                 if (other.loader.workers, other.loader.threads) == (m.loader.workers, m.loader.threads):
                     other.memory = statistics.median(timing.rates)

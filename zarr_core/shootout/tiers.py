@@ -35,7 +35,7 @@ class Tier:
 
     Attributes:
         clock: monotonic time in seconds.
-        copies: names of the copies in it.
+        copies: :func:`footprint` of each copy in it, by name.
         facts: name, URL, and for local folders what ``statvfs`` reports before there are copies: free bytes and inodes.
         too_slow: why a copy was not complete in time; "" if all were.
         dropped: whether files were seen to be dropped from memory; None if that was not tried.
@@ -53,7 +53,7 @@ class Tier:
             raise StoreError(f"tier {self.name}: {self.url} is not a folder")
         self._parent = Storage(place).location if self.local else place.rstrip("/")
         self.root = f"{self._parent}/zarr-core-shootout-{secrets.token_hex(4)}"
-        self.copies: set[str] = set()
+        self.copies: dict[str, dict[str, int]] = {}
         self.facts = self._facts()
         self.dropped: bool | None = None
         self.too_slow = ""
@@ -105,8 +105,8 @@ class Tier:
             return found
 
         (_write if self.local else _upload)(Storage(self.place(name)), files, left)
-        self.copies.add(name)
-        self._bytes += footprint(folder)["bytes"]
+        self.copies[name] = footprint(folder)
+        self._bytes += self.copies[name]["bytes"]
         self._seconds += self.clock() - started
 
     def drop_from_cache(self, name: str) -> bool:
@@ -189,42 +189,24 @@ def _upload(storage: Storage, files: Mapping[str, Path], left: Callable[[], floa
             upload.cancel()
 
 
-class Copies:
-    """Local copies of the samples, each written when it is first asked for.
+def local_copy(samples: Any, folder: Path, chosen: Candidate) -> Path:
+    """The copy of the samples in a format below a local folder, written when it is first asked for.
 
-    Args:
-        samples: input of the formats.
-        folder: local.
+    Raises:
+        MeasurementError: the format cannot be written, with the reason.
     """
-
-    def __init__(self, samples: Any, folder: Path) -> None:
-        self._samples, self._folder = samples, folder
-        self._footprints: dict[str, dict[str, int]] = {}
-
-    def local(self, chosen: Candidate) -> Path:
-        """The copy.
-
-        Raises:
-            MeasurementError: the format cannot be written, with the reason.
-        """
-        folder = self._folder / "copies" / chosen.copy
-        if folder.is_dir():
-            return folder
-        building = folder.with_name(f"{folder.name}.building")
-        shutil.rmtree(building, ignore_errors=True)  # of a try that failed
-        building.mkdir(parents=True)
-        try:
-            chosen.make().prepare(self._samples, building)
-        except (ZarrCoreError, OSError):
-            raise
-        # A format is another library, which may raise anything; one of them must not end the others.
-        except Exception as error:
-            raise MeasurementError(f"{type(error).__name__}: {error}") from error
-        building.rename(folder)
-        return folder
-
-    def footprint(self, chosen: Candidate) -> dict[str, int]:
-        """See :func:`footprint`."""
-        if chosen.copy not in self._footprints:
-            self._footprints[chosen.copy] = footprint(self.local(chosen))
-        return self._footprints[chosen.copy]
+    copy = folder / "copies" / chosen.copy
+    if copy.is_dir():
+        return copy
+    building = copy.with_name(f"{copy.name}.building")
+    shutil.rmtree(building, ignore_errors=True)  # of a try that failed
+    building.mkdir(parents=True)
+    try:
+        chosen.make().prepare(samples, building)
+    except (ZarrCoreError, OSError):
+        raise
+    # A format is another library, which may raise anything; one of them must not end the others.
+    except Exception as error:
+        raise MeasurementError(f"{type(error).__name__}: {error}") from error
+    building.rename(copy)
+    return copy
