@@ -198,7 +198,8 @@ def _store(case: Case, m: Measurement) -> Iterator[list[str]]:
     elif not facts["is_store"]:
         yield [*_convert(case, m), *settings]
         staged = False
-    elif changed and staged and _differs_in_layout_only(case, m):  # which a copy has without the files of the source
+    elif changed and staged and (chosen.codec, chosen.chunk) == (facts["codec"], facts["chunk_points"]):
+        # Only the layout differs, which a copy has without the files of the source.
         yield ["stage", place, "--source", source, "--layout", chosen.layout]
         staged = False
     elif changed:
@@ -206,11 +207,6 @@ def _store(case: Case, m: Measurement) -> Iterator[list[str]]:
         yield ["convert", source, *kind, *settings]
     if staged:
         yield ["stage", place, "--source", source]
-
-
-def _differs_in_layout_only(case: Case, m: Measurement) -> bool:
-    """Whether a store of points has the codec and the chunks of the source."""
-    return (m.candidate.codec, m.candidate.chunk) == (case.facts["codec"], case.facts["chunk_points"])
 
 
 def _convert(case: Case, m: Measurement) -> list[str]:
