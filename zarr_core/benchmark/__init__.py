@@ -16,8 +16,6 @@ from zarr_core.storage import local_path
 
 __all__ = ["Wording", "console_text", "headline_markdown", "run_benchmark"]
 
-Report = dict[str, Any]
-
 
 def run_benchmark(
     pt_root: str,
@@ -30,7 +28,7 @@ def run_benchmark(
     repeats: int = 3,
     dataset_kind: str | None = None,
     progress: bool = False,
-) -> Report:
+) -> dict[str, Any]:
     """Measure a store against its source and write ``report.json`` and ``report.html``.
 
     Args:

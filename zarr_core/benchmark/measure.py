@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import torch
 from tqdm import tqdm
 
 from zarr_core._util.arguments import whole_number
@@ -264,13 +265,7 @@ class MeasuredSample:
         self, reader: ZarrChunkReader, way: str, num_points: Mapping[str, int], epoch: int = 0
     ) -> dict[str, np.ndarray]:
         """Read it from the store, whole or drawn."""
-        points = self.points(reader, num_points) if way == "drawn" else {}
-        return reader.read_sample(self.sample_id, points, self.fields, epoch=epoch)
-
-    def points(self, reader: ZarrChunkReader, num_points: Mapping[str, int]) -> dict[str, int]:
-        """Points to draw of the domains that it has."""
-        domains = reader.manifest.samples[self.sample_id].domains
-        return {domain: n for domain, n in num_points.items() if domain in domains}
+        return reader.read_sample(self.sample_id, num_points if way == "drawn" else {}, self.fields, epoch=epoch)
 
 
 def locate_sample(reader: ZarrChunkReader, source: ComparedSource, sample_id: str) -> MeasuredSample | None:
@@ -399,8 +394,6 @@ def _rate_and_quantiles(seconds: Sequence[float]) -> dict[str, Any]:
 @contextmanager
 def _one_torch_thread() -> Iterator[None]:
     """Limit torch to one thread, as in a DataLoader worker; with more threads, small copies wait for each other."""
-    import torch
-
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -413,11 +406,9 @@ def _load_and_subsample(
     reader: ZarrChunkReader, sample: MeasuredSample, num_points: Mapping[str, int], epoch: int
 ) -> dict[str, Any]:
     """Load every ``.pt`` file of a sample and keep the same random rows of each, as a dataset of ``.pt`` files does."""
-    import torch
-
     generator = torch.Generator().manual_seed(epoch)
     fields = {}
-    for domain, n_wanted in sample.points(reader, num_points).items():
+    for domain, n_wanted in num_points.items():
         rows: torch.Tensor | None = None
         for name in reader.manifest.domains[domain].arrays:
             if name not in sample.fields:

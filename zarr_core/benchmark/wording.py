@@ -169,18 +169,14 @@ class Wording:
         )
 
     @property
-    def bill(self) -> str:
-        """What a bucket would charge for the requests of draws."""
-        requests, price = self._total["drawn"]["requests"], self.report["store"]["usd_per_million_gets"]
-        return (
+    def store_facts(self) -> dict[str, str]:
+        """What the manifest says, and what a bucket would charge for the requests of draws."""
+        store = self.report["store"]
+        requests, price = self._total["drawn"]["requests"], store["usd_per_million_gets"]
+        bill = (
             f"a million draws of samples read before cost USD {requests * price:.2f} for {readable_count(requests)} "
             f"GETs each, at USD {price:.2f} per million GETs"
         )
-
-    @property
-    def store_facts(self) -> dict[str, str]:
-        """What the manifest says."""
-        store = self.report["store"]
         in_quarantine = f", {store['quarantined']:,} in quarantine" if store["quarantined"] else ""
         return {
             "store": store["root"],
@@ -192,7 +188,7 @@ class Wording:
             "codec": store["codec"],
             "shuffle seed": str(store["shuffle_seed"]),
             "points per draw": self.points,
-            "in a bucket": self.bill,
+            "in a bucket": bill,
         }
 
 
