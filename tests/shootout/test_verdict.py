@@ -112,14 +112,14 @@ def test_without_a_slow_tier_decoding_is_the_bottleneck() -> None:
 
 def test_epochs_from_storage_decide_where_the_data_do_not_fit_into_memory() -> None:
     npy, store = mapped(3000.0, bytes=1e6), ours("scratch", 1000, first=400.0, memory=1000.0)
-    small = verdict(npy, store, memory_bytes=10**9)
+    small = verdict(npy, store)
     assert small["setting"]["format"] == ".npy"
     assert any(reason.startswith("In the first epoch, and in each epoch of data that") for reason in small["reasons"])
     cold = [
         mapped(90.0, 100.0, 110.0, bytes=1e6, cold=True),
         ours("scratch", 390, 400, 410, memory=1000.0, cold=True, loader=Loader(8)),
     ]
-    large = verdict(*cold, memory_bytes=10**8)
+    large = verdict(*cold, too_large=True)
     assert (large["setting"]["format"], large["setting"]["workers"]) == ("zarr_core", 8)
     assert large["reasons"][0] == (
         "All samples take 500 MB, more than the memory of this machine, so that no epoch finds its files in memory: "
@@ -129,17 +129,17 @@ def test_epochs_from_storage_decide_where_the_data_do_not_fit_into_memory() -> N
         "400 draws/s (quartiles 395 to 405 of 3 epochs). It waits for storage 60% of the time in each epoch."
         in (large["reasons"][1])
     )
-    kept = verdict(mapped(3000.0), cold[1], memory_bytes=10**8)
+    kept = verdict(mapped(3000.0), cold[1], too_large=True)
     assert kept["setting"]["format"] == "zarr_core"
     assert kept["reasons"][0].endswith("before each epoch. Not possible, and so not compared: .npy on scratch.")
-    warm = verdict(npy, store, memory_bytes=10**8)
+    warm = verdict(npy, store, too_large=True)
     assert "could not be dropped from memory: expect lower rates" in warm["reasons"][0]
 
 
 def test_workers_are_named_for_a_bucket_with_more_data_than_memory() -> None:
     slow, fast = ours("bucket", 20, 20, first=19.0), ours("bucket", 149, 150, loader=Loader(8))
-    assert verdict(slow, fast, memory_bytes=10**8)["setting"]["workers"] == 8
-    found = verdict(slow, fast, ours("scratch", 2000), memory_bytes=10**8)
+    assert verdict(slow, fast, too_large=True)["setting"]["workers"] == 8
+    found = verdict(slow, fast, ours("scratch", 2000), too_large=True)
     assert found["setting"]["workers"] == 8
     assert found["reasons"][0].endswith("Not possible, and so not compared: scratch.")
 

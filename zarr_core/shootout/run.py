@@ -398,7 +398,7 @@ class _Run:
                 rates[name] = tier.rate
         facts = {**self.workload.facts, "codec": self.codec}
         batch_size, price = self.request.batch_size, self.request.price_per_1000_gets
-        case = Case(self.measured, tiers, facts, rates, batch_size, price, memory_bytes())
+        case = Case(self.measured, tiers, facts, rates, batch_size, price, self.too_large)
         not_measured = [*self.absent, *self.budget.left_out]
         return {
             "format": 1,

@@ -35,11 +35,9 @@ class Case:
         copy_rates: bytes per second that were written to each tier.
         batch_size: samples per batch.
         price_per_1000_gets: of an object store.
-        memory_bytes: of this machine.
-        too_large: whether all samples exceed the memory.
+        too_large: whether all samples exceed the memory of this machine.
         compared: measurements that hold the values of the samples, of files that lie where all samples would.
         left_out: those whose files could not be dropped from memory, though all samples exceed it.
-        unmeasured: ways to read that were not measured, in words.
         reads: name of the draws that the recommendation is for.
         of_reads: measurements of them.
         named: the recommended setting.
@@ -56,16 +54,13 @@ class Case:
     copy_rates: Mapping[str, float]
     batch_size: int
     price_per_1000_gets: float | None = None
-    memory_bytes: int | None = None
+    too_large: bool = False
 
     def __post_init__(self) -> None:
         self.samples: int = self.facts["samples_total"]
         self.words: Mapping[str, str] = self.facts["reads"]
-        self.too_large = self.memory_bytes is not None and bytes_of_all(self.facts) > self.memory_bytes
         self.compared, self.left_out = Measurements(self.measured).exact, Measurements()
-        there = {m.reads for m in self.compared}
-        self.unmeasured = [text for reads, text in self.words.items() if reads not in there]
-        self.reads = next(filter(there.__contains__, self.words))
+        self.reads = next(reads for reads in self.words if self.compared.where(reads=reads))
         if self.too_large:  # rates of files in memory tell nothing about data that do not fit into it
             of_storage = Measurements(filterfalse(self.is_in_memory, self.compared))
             if of_storage.where(reads=self.reads):
@@ -265,8 +260,9 @@ def _reasons(case: Case) -> Iterator[str]:
             f"{m.setting} on {m.tier} changes values within a bound, so that it is not compared with the settings "
             f"above: {format_size(m.bytes)} per sample, {_rate(case, m)}. See docs/error_bounds.md."
         )
-    for text in case.unmeasured:
-        yield f"How to read {text} was not measured: see what was not measured, and why."
+    for reads, text in case.words.items():
+        if not Measurements(case.measured).exact.where(reads=reads):
+            yield f"How to read {text} was not measured: see what was not measured, and why."
     if case.is_short:
         yield (
             f"{named.format} needs {format_size(case.needed)} for {case.samples:,} samples: more "
