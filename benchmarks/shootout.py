@@ -35,7 +35,7 @@ from zarr_core.shootout.candidates import OURS, Candidate, Loader, codecs
 from zarr_core.shootout.loading import Reading, Timer
 from zarr_core.shootout.request import ShootoutRequest
 from zarr_core.shootout.run import measure_all, take_workload, worker_counts
-from zarr_core.shootout.tiers import Tier
+from zarr_core.shootout.tiers import Tier, local_copy
 from zarr_core.shootout.verdict import format_rate
 
 BUCKET = "shootout"
@@ -93,16 +93,13 @@ class Sweep:
             for layout, codec, size in product(layouts, codecs(current), work.chunk_sizes):
                 chosen.append(entry.with_settings(codec, size, layout))
         for each in chosen:
-            built = folder / "copies" / each.copy
-            if not built.exists():
-                built.mkdir(parents=True)
-                each.make().prepare(work.samples, built)
-                tier.put(each.copy, built)
+            if each.copy not in tier.copies:
+                tier.put(each.copy, local_copy(work.samples, folder, each))
         found: list[tuple[Loader, Candidate]] = []
         for each in chosen:
             made = each.make()
             # A worker reads shards of its own.
-            shards = len(list((folder / "copies" / each.copy).glob("*.tar"))) if made.streams else None
+            shards = len(list(local_copy(work.samples, folder, each).glob("*.tar"))) if made.streams else None
             for count in workers or [0, *worker_counts(shards)]:
                 found.append((Loader(count), each))
                 if count and not made.without_threads:
