@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -103,31 +104,29 @@ class Batches(IterableDataset[Any]):
 
     def __init__(self, reading: Reading) -> None:
         self.reading = reading
-        self.format: Format | None = None
+
+    @cached_property
+    def format(self) -> Format:
+        """The format, opened in the process that first asks for it."""
+        return self.reading.open()
 
     def __iter__(self) -> Iterator[Any]:
         worker = get_worker_info()
         number, workers = (worker.id, worker.num_workers) if worker else (0, 1)
         for _ in range(self.reading.idle):
             yield self.reading.get_ready()
-        if self.open().streams:
+        if self.format.streams:
             streamed = self._streamed(number, workers)
             for _ in itertools.islice(itertools.count(), number, self.reading.batches, workers):
                 yield stacked(list(itertools.islice(streamed, self.reading.batch_size)))
         else:
             for items in itertools.islice(self.reading.items(), number, None, workers):
-                yield self.open().read_batch(items)
-
-    def open(self) -> Format:
-        """The format."""
-        if self.format is None:
-            self.format = self.reading.open()
-        return self.format
+                yield self.format.read_batch(items)
 
     def _streamed(self, number: int, workers: int) -> Iterator[Any]:
         for epoch in itertools.count():
             empty = True
-            for item in self.open().stream(epoch, number, workers):
+            for item in self.format.stream(epoch, number, workers):
                 empty = False
                 yield item
             if empty:
@@ -135,7 +134,7 @@ class Batches(IterableDataset[Any]):
 
     def in_threads(self) -> Iterator[Any]:
         """Batches as ``ResumableLoader(num_threads=...)`` reads them, with a format that threads share."""
-        opened, loader = self.open(), self.reading.loader
+        opened, loader = self.format, self.reading.loader
 
         def fetch(items: Any) -> Any:
             batch = _tensors(opened.read_batch(items))
@@ -189,7 +188,7 @@ class Timer:
             if cold and reading.ready:
                 reading.get_ready()
             first, from_device = self._warm_up(batches)
-            opened = dataset.format
+            opened = None if reading.loader.workers else dataset.format
             before = opened.requests if opened else None
             rates: list[float] = []
             read = 0
