@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -38,9 +37,14 @@ def prepare(entry: Candidate, folder: Path, samples: Path, store: Path) -> None:
 class CompressedHDF5(HDF5):
     """With our chunk sizes, and with byte shuffling and checksums, as ours have them."""
 
-    def _options(self, array: np.ndarray) -> dict[str, Any]:
-        chunks = (min(_CHUNK_POINTS, len(array)), array.shape[1])
-        return {"chunks": chunks, "compression": "lzf", "shuffle": True, "fletcher32": True}
+    def _write(self, samples: Samples, sample: str, folder: Path) -> None:
+        import h5py
+
+        options = {"compression": "lzf", "shuffle": True, "fletcher32": True}
+        with h5py.File(folder / f"{sample}.h5", "w") as file:
+            for field, array in samples.arrays(sample).items():
+                chunks = (min(_CHUNK_POINTS, len(array)), array.shape[1])
+                file.create_dataset(field, data=array, chunks=chunks, **options)
 
 
 class Rows(Window):

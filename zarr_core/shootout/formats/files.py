@@ -97,11 +97,7 @@ class HDF5(SampleFiles):
 
         with h5py.File(folder / f"{sample}.h5", "w") as file:
             for field, array in samples.arrays(sample).items():
-                file.create_dataset(field, data=array, **self._options(array))
-
-    def _options(self, array: np.ndarray) -> dict[str, Any]:
-        """Arguments of the dataset of an array."""
-        return {}
+                file.create_dataset(field, data=array)
 
     def _arrays(self, sample: str) -> Mapping[str, Any]:
         import h5py
