@@ -111,7 +111,6 @@ def take_points(request: ShootoutRequest, folder: Path, end: float = math.inf) -
             chosen[name][domain] = grids[domain].n_points
             chunk_points = max(chunk_points, grids[domain].chunk_points)
     num_points = points_by_domain(domains.values(), request.num_surface_points, request.num_volume_points)
-    ranges: dict[str, list[int]] = {}
     drawn: dict[str, list[dict[str, Runs]]] = {}
     whole: dict[str, list[dict[str, Runs]]] = {}
     for name, sizes in chosen.items():
@@ -124,9 +123,10 @@ def take_points(request: ShootoutRequest, folder: Path, end: float = math.inf) -
                 ).runs
             drawn[name].append(runs)
         whole[name] = [{domain: [(0, n)] for domain, n in sizes.items()}]
-        for domain, n in sizes.items():
-            low, high = ranges.get(domain, (n, n))
-            ranges[domain] = [min(low, n), max(high, n)]
+    ranges = {}
+    for domain in num_points:  # all samples have the same domains
+        numbers = [sizes[domain] for sizes in chosen.values()]
+        ranges[domain] = [min(numbers), max(numbers)]
     draws = {
         "draws": Draws(drawn, num_points, chunk_points, domains),
         "samples": Draws(whole, {}, chunk_points, domains),
