@@ -168,7 +168,7 @@ def _store_facts(reader: ZarrChunkReader, samples: Sequence[MeasuredSample]) -> 
         sums["objects_source"] += len(sample.paths)
         local = sample.source.storage.is_local
         sums["inodes_source"] += count_inodes(sample.paths, sample.source.folder) if local else 0
-        sums["bytes_source"] += sum(sample.sizes.values())
+        sums["bytes_source"] += sum(sample.fields.values())
     return {
         "dataset_name": manifest.dataset_name,
         "dataset_kind": manifest.dataset_kind,
@@ -249,16 +249,14 @@ class MeasuredSample:
     """A sample to measure.
 
     Attributes:
-        fields: canonical names of its fields.
+        fields: bytes of the source file of each field, by canonical name; 0 for further fields of the same file.
         source: its source files.
-        sizes: bytes of each field's source file; 0 for further fields of the same file.
         paths: its source files, below the root of the source.
     """
 
     sample_id: str
-    fields: tuple[str, ...]
+    fields: Mapping[str, int]
     source: RecordedSample
-    sizes: Mapping[str, int]
     paths: frozenset[str]
 
     def read(
@@ -270,7 +268,6 @@ class MeasuredSample:
 
 def locate_sample(reader: ZarrChunkReader, source: ComparedSource, sample_id: str) -> MeasuredSample | None:
     """The sample with its source files; None if they no longer exist."""
-    fields = tuple(reader.manifest.fields_of(sample_id))
     recorded: Mapping[str, Any] = {}
     if reader.manifest.samples[sample_id].is_ours:
         recorded = reader.read_attributes(sample_id).get("source", {})
@@ -279,20 +276,20 @@ def locate_sample(reader: ZarrChunkReader, source: ComparedSource, sample_id: st
     sample = RecordedSample.find(source.files, sample_id, recorded)
     if sample is None:
         return None
-    sizes: dict[str, int] = {}
+    fields: dict[str, int] = {}
     paths: set[str] = set()
     seen: set[str] = set()
-    for field in fields:
+    for field in reader.manifest.fields_of(sample_id):
         if field not in sample.files:
             return None
         try:
             file = sample.file(field)
         except FileNotFoundError:
             return None
-        sizes[field] = 0 if file.name in seen else file.size
+        fields[field] = 0 if file.name in seen else file.size
         paths.update(path_of(sample.folder, part.name) for part in file.stored)
         seen.add(file.name)
-    return MeasuredSample(sample_id, fields, sample, sizes, frozenset(paths))
+    return MeasuredSample(sample_id, fields, sample, frozenset(paths))
 
 
 def count_reads(
@@ -314,7 +311,7 @@ def count_reads(
     n_samples = 0
     for sample in samples:
         n_samples += 1
-        for field, size in sample.sizes.items():
+        for field, size in sample.fields.items():
             fields[field]["pt"] += (size, size > 0)
             first["pt"] += (size, size > 0)
         for way, reader in readers.items():
