@@ -118,8 +118,20 @@ def rewrite_batches(
         first: number of the first claimed shard.
         features: positions of the features that both have, in both; None where the axes are the same.
     """
-    height = state.shard_rows
-    blocks = partial(_stored_rows, fetcher, source, state.axis.length, features)
+    copy, height, width = source.row_copy, state.shard_rows, state.axis.length
+    columns, to = features or (None, None)
+    itemsize = max(np.dtype(dtype).itemsize for dtype in source.values.values())
+    block_rows = max(1, _BLOCK_BYTES // (itemsize * width))
+
+    def blocks(value: str, sample_ids: Sequence[str]) -> Iterator[np.ndarray]:
+        """Rows of samples, as many at a time as fit into a block; for all values equally many."""
+        chunks = feature_parts(copy, value, columns, to)
+        for start in range(0, len(sample_ids), block_rows):
+            members = sample_ids[start : start + block_rows]
+            cells = np.full((len(members), width), np.nan, copy.layouts[value].dtype)
+            read_copy(fetcher, copy, value, members, chunks, cells)
+            yield cells
+
     for batch_id, sample_ids in batches.items():
         parts = [sample_ids[start : start + height] for start in range(0, len(sample_ids), height)]
         written = {}
@@ -131,24 +143,3 @@ def rewrite_batches(
         recorded = source.batches[batch_id].source
         yield batch_id, MatrixBatch(first * height, tuple(sample_ids), digest, written, recorded)
         first += state.row_copy.shards_of(len(sample_ids))
-
-
-def _stored_rows(
-    fetcher: ChunkFetcher,
-    source: MatrixState,
-    length: int,
-    features: tuple[np.ndarray, np.ndarray] | None,
-    value: str,
-    sample_ids: Sequence[str],
-) -> Iterator[np.ndarray]:
-    """Rows of samples with ``length`` features, as many at a time as fit into a block; for all values equally many."""
-    copy = source.row_copy
-    columns, to = features or (None, None)
-    parts = feature_parts(copy, value, columns, to)
-    itemsize = max(np.dtype(dtype).itemsize for dtype in source.values.values())
-    count = max(1, _BLOCK_BYTES // (itemsize * length))
-    for start in range(0, len(sample_ids), count):
-        members = sample_ids[start : start + count]
-        cells = np.full((len(members), length), np.nan, copy.layouts[value].dtype)
-        read_copy(fetcher, copy, value, members, parts, cells)
-        yield cells
