@@ -13,7 +13,7 @@ from functools import partial
 from itertools import chain
 
 from zarr_core._util.arguments import check_names
-from zarr_core.errors import CorruptChunkError, StoreError, UnknownFieldError
+from zarr_core.errors import CorruptChunkError, UnknownFieldError
 from zarr_core.matrix.ingest.reindex import rewrite_batches
 from zarr_core.matrix.read.fetch import ChunkFetcher
 from zarr_core.matrix.store.batch_names import among, home_of, outside
@@ -24,7 +24,7 @@ from zarr_core.matrix.store.state import MatrixBatch, MatrixState, MetadataTable
 from zarr_core.storage import Storage
 from zarr_core.versioning.archive import documents
 from zarr_core.versioning.gc import GcReport, collect_garbage
-from zarr_core.versioning.generations import load, load_same
+from zarr_core.versioning.generations import find_generation, load_same
 
 
 @dataclass(frozen=True)
@@ -197,12 +197,9 @@ def readable_in(storage: Storage, state: MatrixState) -> dict[int, tuple[str, ..
     for number in sorted(documents(storage)) if retired else []:
         if number >= state.generation:
             continue
-        try:
-            earlier = load(storage, HEAD, number)
-        except StoreError:
-            if number in documents(storage):
-                raise
-            continue  # collected meanwhile
+        earlier = find_generation(storage, HEAD, state, number)
+        if earlier is None:  # collected meanwhile
+            continue
         table = earlier.metadata.get("samples")
         path = "" if table is None else table.path
         if path not in describing:
