@@ -21,7 +21,6 @@ from typing import NamedTuple, TypeVar
 from tqdm import tqdm
 
 from zarr_core._util.arguments import check_names, whole_number
-from zarr_core._util.cached import cached_property
 from zarr_core._util.commands import shell
 from zarr_core._util.processes import map_in_processes
 from zarr_core._util.units import format_size
@@ -134,9 +133,10 @@ def stage_matrix(
     if source.identity == target.identity:
         raise StoreError(f"{source.url} cannot be staged onto itself")
     wanted = _with_values(source.url, load(source, HEAD, generation), values)
-    copy = _MatrixCopy(source, target, wanted, _batches_of(source.url, wanted, sample_ids))
+    chosen = _batches_of(source.url, wanted, sample_ids)
+    copy = _MatrixCopy(source, target, wanted, chosen, _part(wanted, chosen))
     tasks = copy.prepare(check)
-    report = MatrixStageReport(copy.part, tuple(copy.chosen))
+    report = MatrixStageReport(copy.part, tuple(chosen))
     problems: dict[str, str] = {}
     results = map_in_processes(partial(_stage_shard, source, target), tasks, workers, _not_staged, executor)
     with tqdm(total=len(tasks), unit="shard", desc="stage", dynamic_ncols=True, disable=not progress) as bar:
@@ -149,9 +149,9 @@ def stage_matrix(
             bar.set_postfix_str(f"{format_size(report.copied)} copied", refresh=False)
             bar.update()
     report.failed = _failed_batches(copy.part, problems)
-    if copy.chosen and len(report.failed) == len(copy.chosen):
+    if chosen and len(report.failed) == len(chosen):
         first = next(iter(problems.values()))
-        raise StoreError(f"none of {len(copy.chosen)} batches could be copied; the first problem: {first}")
+        raise StoreError(f"none of {len(chosen)} batches could be copied; the first problem: {first}")
     report.state = copy.commit(report.failed, problems)
     report.seconds = time.monotonic() - started
     return report
@@ -164,17 +164,14 @@ class _MatrixCopy:
     Attributes:
         wanted: the generation of the source, with the requested value tables.
         chosen: the requested batches.
+        part: the state of a copy that holds these alone.
     """
 
     source: Storage
     target: Storage
     wanted: MatrixState
     chosen: Sequence[str]
-
-    @cached_property
-    def part(self) -> MatrixState:
-        """The state of a copy that holds the requested batches alone."""
-        return _part(self.wanted, self.chosen)
+    part: MatrixState
 
     def prepare(self, check: bool) -> list[_ShardTask]:
         """Check the target, copy the small objects to it, and return the shards to copy."""
