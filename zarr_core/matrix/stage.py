@@ -216,10 +216,10 @@ class _MatrixCopy:
         objects: list[Axis | MetadataTable] = [self.wanted.axis, *self.wanted.metadata.values()]
         for recorded in objects:
             name = recorded.path
-            if self.target.exists(name) and _sha256(self.target.read(name)) == recorded.sha256:
+            if self.target.exists(name) and hashlib.sha256(self.target.read(name)).hexdigest() == recorded.sha256:
                 continue
             data = self.source.read(name)
-            if _sha256(data) != recorded.sha256:
+            if hashlib.sha256(data).hexdigest() != recorded.sha256:
                 raise CorruptChunkError(f"{self.source.url}/{name} is not what was committed")
             self.target.write(name, [data])
 
@@ -247,10 +247,6 @@ class _MatrixCopy:
             )
 
         return commit(self.target, HEAD, change)
-
-
-def _sha256(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
 
 
 def _with_values(url: str, state: MatrixState, values: Sequence[str] | None) -> MatrixState:

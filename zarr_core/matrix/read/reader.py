@@ -330,7 +330,6 @@ class MatrixReader:
         return lazy.to_xarray(tables, self._state, self.feature_ids, metadata, self.url, chunked)
 
     def _cells(self, value: str) -> lazy.Cells:
-        self.table_name(value)
         fixed = self._fixed()
         return lazy.Cells(fixed.read, fixed._state, fixed.feature_ids, value)
 
