@@ -16,7 +16,7 @@ from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from tqdm import tqdm
 
@@ -34,8 +34,6 @@ from zarr_core.storage import Storage
 from zarr_core.storage.checked import StoredShard, is_intact
 from zarr_core.versioning.gc import TOMBSTONE_SECONDS
 from zarr_core.versioning.generations import commit, load, load_same
-
-_Part = TypeVar("_Part", MatrixBatch, ColumnBlock)
 
 # Errors of the target after which no other shard can be copied either.
 _FATAL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
@@ -257,11 +255,12 @@ def _with_values(url: str, state: MatrixState, values: Sequence[str] | None) -> 
         raise UnknownFieldError(f"{url} has no value table {value!r}; it has {', '.join(state.values)}")
     kept = {value: state.values[value] for value in among(state.values, set(values))}
 
-    def reduced(part: _Part) -> _Part:
-        return replace(part, bytes={value: part.bytes[value] for value in kept})
+    def sizes(part: MatrixBatch | ColumnBlock) -> dict[str, int]:
+        return {value: part.bytes[value] for value in kept}
 
-    batches = {name: reduced(batch) for name, batch in state.batches.items()}
-    return replace(state, values=kept, batches=batches, column_blocks=tuple(map(reduced, state.column_blocks)))
+    batches = {name: replace(batch, bytes=sizes(batch)) for name, batch in state.batches.items()}
+    blocks = tuple(replace(block, bytes=sizes(block)) for block in state.column_blocks)
+    return replace(state, values=kept, batches=batches, column_blocks=blocks)
 
 
 def _batches_of(url: str, state: MatrixState, sample_ids: Collection[str] | None) -> list[str]:
