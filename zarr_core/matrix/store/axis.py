@@ -87,8 +87,6 @@ class FeatureAxis(Sequence[Any]):
             return False
         return np.array_equal(self.ids, other.ids)
 
-    __hash__ = None  # type: ignore[assignment]
-
     def positions(self, feature_ids: Sequence[str] | Sequence[int] | np.ndarray) -> np.ndarray:
         """Positions of features, (n,) int64; raises UnknownFieldError for the first unknown feature."""
         few = isinstance(feature_ids, np.ndarray) and feature_ids.ndim == 1 and 0 < len(feature_ids) <= _FEW
