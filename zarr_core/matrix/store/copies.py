@@ -33,7 +33,7 @@ class ChunkLayout:
         shard: cells of a shard along each axis, multiples of the chunk's.
         dtype: stored NumPy dtype, a float.
         codec: compressor of each chunk.
-        axes: names of the two axes, as in ("sample", "feature").
+        sample_axis: number of the axis along which the samples lie, 0 or 1; the features lie along the other one.
     """
 
     shape: tuple[int, int]
@@ -41,7 +41,7 @@ class ChunkLayout:
     shard: tuple[int, int]
     dtype: str
     codec: Codec
-    axes: tuple[str, str]
+    sample_axis: int
 
     @cached_property
     def chunks(self) -> tuple[int, int]:
@@ -56,14 +56,9 @@ class ChunkLayout:
         return ArrayLayout(in_shard, 1, cells, in_shard, self.dtype, self.codec)
 
     @property
-    def sample_axis(self) -> int:
-        """Number of the axis along which the samples lie."""
-        return self.axes.index("sample")
-
-    @property
     def feature_axis(self) -> int:
         """Number of the axis along which the features lie."""
-        return self.axes.index("feature")
+        return 1 - self.sample_axis
 
     def to_zarr_json(self) -> dict[str, Any]:
         """The ``zarr.json`` of an array of this shape."""
@@ -73,7 +68,7 @@ class ChunkLayout:
             "shape": list(self.shape),
             "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": list(self.shard)}},
             "fill_value": "NaN",
-            "dimension_names": list(self.axes),
+            "dimension_names": ["sample", "feature"] if self.sample_axis == 0 else ["feature", "sample"],
         }
 
     def encode_blocks(self, blocks: Iterable[np.ndarray]) -> Iterator[bytes]:

@@ -186,7 +186,7 @@ class MatrixState:
         n_features = self.axis.length
         width = self.chunk_features * -(-n_features // self.chunk_features)
         shape, shard = (self.shard_rows * self.max_shards, n_features), (self.shard_rows, width)
-        layout = ChunkLayout(shape, self.chunk_shape, shard, "", Codec.parse(self.codec), ("sample", "feature"))
+        layout = ChunkLayout(shape, self.chunk_shape, shard, "", Codec.parse(self.codec), sample_axis=0)
         blocks = [Block(batch.row, batch.sample_ids, batch.bytes) for batch in self.batches.values()]
         return Copy("row-major", self._layouts(layout), blocks)
 
@@ -195,8 +195,7 @@ class MatrixState:
         """The column-major copy. A shard holds the features of one row-major chunk."""
         width = self.column_chunk[1]
         shape, shard = (self.axis.length, width * self.max_shards), (self.chunk_features, width)
-        codec = Codec.parse(self.column_codec)
-        layout = ChunkLayout(shape, self.column_chunk, shard, "", codec, ("feature", "sample"))
+        layout = ChunkLayout(shape, self.column_chunk, shard, "", Codec.parse(self.column_codec), sample_axis=1)
         blocks = [Block(block.row, self.samples_of(block.batches), block.bytes) for block in self.column_blocks]
         return Copy("column-major", self._layouts(layout), blocks)
 
