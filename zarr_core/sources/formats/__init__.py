@@ -13,17 +13,14 @@ import importlib
 import importlib.util
 import platform
 from collections.abc import Collection
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
+
+import numpy as np
 
 from zarr_core.errors import SourceError
-from zarr_core.sources.arrays import CASE, PIECES, ROOTS, suffix_of
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    from zarr_core.sources.arrays import ArrayChoice
-    from zarr_core.sources.formats.contents import Contents, Mesh
-    from zarr_core.sources.formats.files import SourceFile
+from zarr_core.sources.arrays import CASE, PIECES, ROOTS, ArrayChoice, suffix_of
+from zarr_core.sources.formats.contents import Contents, Mesh
+from zarr_core.sources.formats.files import SourceFile
 
 # Format by suffix: the module that reads it, the libraries that the module needs, and the extra that installs them.
 _FORMATS: dict[str, tuple[str, tuple[str, ...], str]] = {
