@@ -19,11 +19,13 @@ def suffix_of(name: str) -> str:
 
 
 def _several(value: Any) -> Any:
-    return (value,) if isinstance(value, str) else value
+    return (value,) if isinstance(value, str | dict) else value
 
 
+#: Validator: one name, or one mapping, stands for a list with it only.
+ONE_OR_SEVERAL = pydantic.BeforeValidator(_several)
 #: One name, or the names of a vector's components.
-Names = Annotated[tuple[str, ...], pydantic.BeforeValidator(_several)]
+Names = Annotated[tuple[str, ...], ONE_OR_SEVERAL]
 
 
 class ArrayChoice(pydantic.BaseModel):

@@ -23,7 +23,7 @@ from zarr_core.format.names import (
     field_name,
     listed_id,
 )
-from zarr_core.sources.arrays import CASE, ROOTS, ArrayChoice, Names, suffix_of
+from zarr_core.sources.arrays import CASE, ONE_OR_SEVERAL, ROOTS, ArrayChoice, Names, suffix_of
 
 ReadText = Callable[[str], str | None]
 
@@ -161,10 +161,6 @@ class ParameterFile(_Model):
     prefix: str = ""
 
 
-def _in_list(value: Any) -> Any:
-    return [value] if isinstance(value, str | dict) else value
-
-
 class SplitFiles(_Model):
     """Splits listed in files beside the samples, one sample id per line.
 
@@ -275,10 +271,7 @@ class SourceDescription(_Model):
     # Sorted, because the order of a set differs from run to run.
     optional: Annotated[frozenset[str], pydantic.PlainSerializer(sorted, when_used="json")] = frozenset()
     meshes: dict[str, MeshFile] = {}
-    parameters: Annotated[
-        tuple[Annotated[ParameterFile, _short_for("file")], ...],
-        pydantic.BeforeValidator(_in_list),
-    ] = ()
+    parameters: Annotated[tuple[Annotated[ParameterFile, _short_for("file")], ...], ONE_OR_SEVERAL] = ()
     tables: tuple[TableFile, ...] = ()
     subfolder: str = ""
     splits: SplitRule | None = None
