@@ -45,16 +45,12 @@ class Tables:
             except ValueError as error:
                 raise SourceError(f"{table.file}: {error}") from error
 
-    def scalars(self, sample_id: str) -> dict[str, Any]:
-        """The values of a sample by name."""
-        found: dict[str, Any] = {}
-        for _, rows in self._rows:
-            for row in rows.get(sample_id, []):
-                found |= row
-        return found
+    def find(self, sample_id: str) -> tuple[dict[str, Any], list[str]]:
+        """The values of a sample by name, and why it cannot be used.
 
-    def problems(self, sample_id: str) -> list[str]:
-        """Why a sample cannot be used: several rows in one table, or two tables that contradict each other."""
+        It cannot if one table has several rows of it, or two tables contradict each other.
+        """
+        values: dict[str, Any] = {}
         several: list[str] = []
         contradictions: list[str] = []
         first: dict[str, tuple[str, Any]] = {}
@@ -64,10 +60,11 @@ class Tables:
                 several.append(f"one row of {file}, which has {len(rows)} different ones for it")
             for row in rows:
                 for name, value in row.items():
+                    values[name] = value
                     earlier, known = first.setdefault(name, (file, value))
                     if value != known:
                         contradictions.append(f"one value of {name!r}, which {earlier} and {file} give differently")
-        return several or contradictions
+        return values, several or contradictions
 
     def notes(self, sample_ids: Collection[str]) -> list[str]:
         """Sentences that name absent tables, samples without a row, and cells without a number."""

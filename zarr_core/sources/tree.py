@@ -99,14 +99,15 @@ class SampleTree(SampleSource):
             is_case = any(info.name.endswith(CASE) for info in found.values())
             if is_case and any(set().union(*meshes_of_cases(files).values())):
                 left_out.add("regions", folder)
+            scalars_of_sample, problems_of_tables = tables.find(sample_id)
             samples[sample_id] = SourceSample(
                 sample_id,
                 "" if description.names_contain_id else folder,
                 found,
                 tuple(files[name] for name in description.parameter_files if name in files),
-                (*_missing(description, found, own_problems), *tables.problems(sample_id)),
+                (*_missing(description, found, own_problems), *problems_of_tables),
                 self._choices,
-                tables.scalars(sample_id),
+                scalars_of_sample,
                 {files[p.file].name: p.prefix for p in description.parameters if p.prefix and p.file in files},
             )
         is_whole = sample_ids is None and folders is None
