@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Annotated, Any
 
 from zarr_core._util import command_line as cli
@@ -129,9 +130,7 @@ def _file_document(file: FileSummary) -> dict[str, Any]:
     document = {"pattern": file.pattern, "example": file.example, "bytes": file.size, "problem": file.problem}
     if file.contents is None:
         return document | {"points": None, "cells": None, "arrays": []}
-    arrays = []
-    for array in file.contents.arrays:
-        arrays.append({"name": array.name, "at": array.at, "components": array.components, "rows": array.rows})
+    arrays = list(map(asdict, file.contents.arrays))
     return document | {"points": file.contents.points, "cells": file.contents.cells, "arrays": arrays}
 
 

@@ -60,11 +60,10 @@ def _plain(name: str) -> str:
     return re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_")
 
 
-def domain_of(name: str, contents: Contents | None = None) -> str:
-    """Name of the domain of a file or array of this name."""
+def _domain_of(name: str, dimension: int) -> str:
+    """Name of the domain of a mesh by the name of its file and, if that is known, its dimension."""
     if suffix_of(name) == ".stl":
         return "geometry"
-    dimension = contents.dimension if contents else 0
     return "surface" if dimension == 2 or (dimension != 3 and _SURFACE.search(name.lower())) else "volume"
 
 
@@ -88,7 +87,7 @@ def describe(files: Mapping[str, Contents | None], patches: Iterable[str] = ()) 
                 meshes["surface"] = surface
             meshes["volume"] = {"file": pattern, "fields": fields}
         elif contents.points:
-            _add(meshes, domain_of(pattern, contents), _mesh(pattern, contents), pattern, odd)
+            _add(meshes, _domain_of(pattern, contents.dimension), _mesh(pattern, contents), pattern, odd)
             if contents.patches:
                 parts = ", ".join(contents.patches)
                 odd.append(f"{pattern} has the parts {parts}: choose those of a domain by `patches`")

@@ -37,9 +37,7 @@ class EnoughError(Exception):
     """A handler of :func:`parse` has all that it needs."""
 
 
-def new_parser(
-    start: Callable[[str, dict[str, str]], None], end: Callable[[str], None] | None = None
-) -> expat.XMLParserType:
+def new_parser(start: Callable[[str, dict[str, str]], None], end: Callable[[str], None]) -> expat.XMLParserType:
     """A parser that calls ``start`` with the name and the attributes of each element, and ``end`` with its name."""
 
     def refuse(*_: object) -> None:
