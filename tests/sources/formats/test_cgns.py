@@ -12,10 +12,11 @@ from tests.helpers.solver_files import write_cgns
 from zarr_core.errors import SampleError
 from zarr_core.sources import SampleTree, SourceDescription
 from zarr_core.sources.arrays import ArrayChoice
-from zarr_core.sources.formats.cgns import read_cgns
 
 pytest.importorskip("vtkmodules", reason="the extra vtk is not installed")
 h5py = pytest.importorskip("h5py", reason="the extra hdf5 is not installed")
+
+from zarr_core.sources.formats.cgns import read_cgns  # noqa: E402 (it imports h5py)
 
 KIND = SourceDescription.model_validate(
     {

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import IO, Any
 
+import h5py
 import numpy as np
 
 from zarr_core.sources.arrays import ArrayChoice
@@ -71,15 +72,11 @@ def check_dataset(dataset: Any, size: int) -> None:
 
 def open_hdf5(opened: IO[bytes]) -> Any:
     """The file as ``h5py.File``; raises ValueError."""
-    import h5py
-
     with damaged("truncated or not an HDF5 file", ValueError):
         return h5py.File(opened, "r")
 
 
 def _find(file: Any, path: str) -> Any:
-    import h5py
-
     group = file
     for part in filter(None, path.split("/")):
         found = _member(group, part) if isinstance(group, h5py.Group) else None
@@ -93,8 +90,6 @@ def _find(file: Any, path: str) -> Any:
 
 
 def _member(group: Any, name: str) -> Any:
-    import h5py
-
     link = group.get(name, getlink=True)
     if isinstance(link, h5py.ExternalLink):
         raise ValueError(f"rejected: {group.name.rstrip('/')}/{name} is a link to another file")
@@ -103,8 +98,6 @@ def _member(group: Any, name: str) -> Any:
 
 def datasets(file: Any) -> list[tuple[str, Any]]:
     """Path and dataset of every dataset of the file; raises ValueError for a link to another file."""
-    import h5py
-
     found = []
     pending = [("", file)]
     seen = set()
