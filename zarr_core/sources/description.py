@@ -239,9 +239,6 @@ class SplitFolders(_Model):
         return splits
 
 
-SplitRule = Annotated[SplitFiles | SplitPermutation | SplitFolders, pydantic.Field(discriminator="rule")]
-
-
 #: Sample folders at any depth.
 ANY_DEPTH = "**"
 
@@ -274,7 +271,7 @@ class SourceDescription(_Model):
     parameters: Annotated[tuple[Annotated[ParameterFile, _short_for("file")], ...], ONE_OR_SEVERAL] = ()
     tables: tuple[TableFile, ...] = ()
     subfolder: str = ""
-    splits: SplitRule | None = None
+    splits: Annotated[SplitFiles | SplitPermutation | SplitFolders | None, pydantic.Field(discriminator="rule")] = None
     blacklists: tuple[str, ...] = ()
 
     @pydantic.model_validator(mode="after")
