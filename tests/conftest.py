@@ -16,7 +16,7 @@ import fsspec.config
 import pytest
 
 from tests.helpers import examples  # noqa: F401  (sets the profile of Hypothesis)
-from tests.helpers.fork_server import one_fork_server
+from tests.helpers.fork_server import one_fork_server, start_early
 from tests.helpers.servers import s3
 from tests.helpers.servers.clouds import AzureServer, GoogleServer
 from tests.helpers.servers.oci import NAMESPACE, OciServer
@@ -67,6 +67,8 @@ gc.disable()
 def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):  # only the process that the workers of xdist report to
         config.pluginmanager.register(SkippedTests(config))
+    else:
+        start_early()
 
 
 def pytest_collection_finish() -> None:

@@ -8,18 +8,13 @@ open the instance once, not in each tick of a sensor.
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import multiprocessing
-import os
 import subprocess
 import sys
-import threading
 from collections.abc import Sequence
 from datetime import datetime
-from multiprocessing import forkserver, util
 from types import SimpleNamespace
-from unittest.mock import patch
 
 from dagster import DagsterInstance
 from dagster._cli import main as dagster_main
@@ -31,6 +26,7 @@ from dagster._daemon import controller, sensor
 from dagster._daemon.cli import main
 from dagster._grpc import server
 
+from tests.helpers.fork_server import start_as_fork
 from tests.helpers.quick_dagster import change
 
 PAUSE_SECONDS = 1
@@ -46,29 +42,8 @@ _context = multiprocessing.get_context("forkserver")
 
 
 def _start_fork_server(*preloaded: str) -> None:
-    """Start the fork server of this process, which has no other thread yet, as a fork of it.
-
-    multiprocessing would start an interpreter, which takes seconds to import what this process has imported.
-    """
     _context.set_forkserver_preload([*preloaded, "tests.helpers.frozen"])
-    with patch.object(util, "spawnv_passfds", _fork):
-        forkserver.ensure_running()
-
-
-def _fork(_: str, arguments: Sequence[str], kept: Sequence[int]) -> int:
-    """Run ``python -c`` in a fork that has only the standard files and these open: the id of its process."""
-    pid = os.fork()
-    if pid:
-        return pid
-    try:
-        for name in os.listdir("/proc/self/fd"):
-            if int(name) > 2 and int(name) not in kept:
-                with contextlib.suppress(OSError):  # that of the listing itself
-                    os.close(int(name))
-        change(forkserver._forkserver, "_lock", threading.Lock())  # the other process holds it just now
-        exec(arguments[-1], {})
-    finally:
-        os._exit(1)
+    start_as_fork()
 
 
 class _CodeServer:
