@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from pathlib import Path
 
@@ -23,6 +24,19 @@ def root(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     store = tmp_path_factory.mktemp("engines") / "store"
     convert(KIND, store, root=source, chunk_points=CHUNK, codec="blosc-lz4")
     return store
+
+
+@pytest.fixture(scope="module")
+def uncompressed(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    store = tmp_path_factory.mktemp("uncompressed") / "store"
+    convert(KIND, store, root=source, chunk_points=CHUNK, codec="none")
+    return store
+
+
+@pytest.fixture
+def store(uncompressed: Path, tmp_path: Path) -> Path:
+    """A copy that a test may change."""
+    return shutil.copytree(uncompressed, tmp_path / "store")
 
 
 @pytest.fixture(scope="module")

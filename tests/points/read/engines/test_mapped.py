@@ -32,12 +32,6 @@ from zarr_core.storage.local_files import AT_ONCE_BYTES
 RUNS = ["run_1", "run_2", "run_3"]
 
 
-@pytest.fixture
-def store(source: Path, tmp_path: Path) -> Path:
-    convert(KIND, tmp_path / "store", root=source, chunk_points=CHUNK, codec="none")
-    return tmp_path / "store"
-
-
 def batch(reader: ZarrChunkReader, points: dict[str, int | None], epoch: int = 0) -> list[dict[str, np.ndarray]]:
     """The samples of a batch, each by name."""
     selection = reader.selection(points)

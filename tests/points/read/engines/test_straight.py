@@ -38,12 +38,6 @@ def not_mapped(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def store(source: Path, tmp_path: Path) -> Path:
-    convert(KIND, tmp_path / "store", root=source, chunk_points=CHUNK, codec="none")
-    return tmp_path / "store"
-
-
-@pytest.fixture
 def archive(source: Path, tmp_path: Path) -> Path:
     """A store of packed samples."""
     convert(KIND, tmp_path / "packed", root=source, chunk_points=CHUNK, codec="none", layout="packed")
