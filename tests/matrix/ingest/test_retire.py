@@ -7,6 +7,7 @@ import itertools
 import json
 import os
 import pickle
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -36,13 +37,20 @@ from zarr_core.versioning.history import commits
 from zarr_core.versioning.tags import delete_tag, make_tag
 
 
-@pytest.fixture
-def matrix(tmp_path: Path) -> WideMatrix:
-    made = WideMatrix.create(tmp_path / "m", FEATURES, {"beta": "float32"}, **SMALL)
+@pytest.fixture(scope="module")
+def loaded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("loaded") / "m"
+    made = WideMatrix.create(root, FEATURES, {"beta": "float32"}, **SMALL)
     append(made, "a", 9)
     append(made, "b", 3, seed=4)
     made.derive_columns()
-    return made
+    return root
+
+
+@pytest.fixture
+def matrix(loaded: Path, tmp_path: Path) -> WideMatrix:
+    """A copy that a test may change."""
+    return WideMatrix.open(shutil.copytree(loaded, tmp_path / "m"))
 
 
 def shards(matrix: WideMatrix) -> set[str]:
