@@ -235,6 +235,8 @@ def test_damage_is_detected(matrix: WideMatrix) -> None:
     with pytest.raises(CorruptChunkError, match="not that which was committed"):
         matrix.samples()
     assert "not that which was committed" in verify_matrix(matrix.url).problems[0]
+    with pytest.raises(CorruptChunkError, match="not that which was committed"):
+        matrix.reindex(f"{matrix.url}_copy", matrix.feature_ids)
     path.unlink()
     with pytest.raises(CorruptChunkError, match="is missing"):
         matrix.samples()

@@ -24,6 +24,7 @@ from zarr_core.matrix.store.axis import FeatureAxis
 from zarr_core.matrix.store.claims import announce, claim_shards
 from zarr_core.matrix.store.create import CHUNK_FEATURES, check_vacant, commit_new, new_state
 from zarr_core.matrix.store.head import HEAD
+from zarr_core.matrix.store.sample_table import read_table_file
 from zarr_core.matrix.store.state import MatrixBatch, MatrixState
 from zarr_core.storage import Storage
 from zarr_core.versioning.generations import load_same
@@ -57,8 +58,8 @@ def reindex(
     check_vacant(storage)
     state = replace(_empty_copy(source, new, codec, chunk_features), metadata=source.metadata)
     copy = state.row_copy
-    for table in source.metadata.values():
-        storage.create(table.path, matrix._storage.read(table.path))
+    for kind, table in source.metadata.items():
+        storage.create(table.path, read_table_file(matrix._storage, table, kind))
     count = sum(copy.shards_of(len(batch.sample_ids)) for batch in source.batches.values())
     if not count:
         return commit_new(storage, new, state)
