@@ -36,7 +36,7 @@ docs: .venv-docs  ## the documentation's site, in build/site
 
 # One process more than CI's machines have cores, since many tests wait for a daemon, a server or another process.
 # Each process has one thread for numerics, because the processes already share the cores.
-test: .venv/compiled  ## run the tests, in eight minutes on two cores
+test: .venv/compiled  ## run the tests, in seven minutes on two cores
 	rm -rf .pytest_cache/d/skipped
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
