@@ -40,6 +40,7 @@ def train(
     Raises:
         StoreError: there is no point store, it has no samples or no such domain, or the samples share no field.
     """
+    import numpy as np
     import torch
 
     from zarr_core.points.read.reader import ZarrChunkReader
@@ -72,8 +73,8 @@ def train(
         for sample_id in sample_ids:
             drawn = reader.read_sample(sample_id, {domain: points}, [position, *targets], epoch=step)
             positions = torch.from_numpy(drawn.pop(position)).float()
-            parts = [torch.from_numpy(drawn[field]).float().reshape(len(positions), -1) for field in targets]
-            target = torch.cat(parts, dim=1)
+            values = np.concatenate([drawn[field] for field in targets], axis=1)
+            target = torch.from_numpy(values).float()
             target = (target - target.mean(dim=0)) / target.std(dim=0, correction=0).clamp_min(1e-6)
             errors.append(torch.nn.functional.mse_loss(network(positions), target))
         loss = torch.stack(errors).mean()
@@ -88,7 +89,9 @@ def train(
 @cli.command(train)
 def _command(store: cli.Store, **arguments: Any) -> cli.Result:
     domain, targets, losses = train(store, **arguments)
-    lines = [f"step {step}: loss {loss:.4f}" for step, loss in enumerate(losses, 1)]
+    lines = []
+    for step, loss in enumerate(losses, 1):
+        lines.append(f"step {step}: loss {loss:.4f}")
     lines.append(f"predicted {', '.join(targets)} from {domain}_position")
     return cli.Result("\n".join(lines), {"domain": domain, "fields": targets, "losses": losses})
 

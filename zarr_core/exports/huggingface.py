@@ -26,7 +26,8 @@ from zarr_core.matrix import WideMatrix
 from zarr_core.points.store.head import load_manifest
 from zarr_core.points.store.manifest import StoreManifest
 from zarr_core.storage import Storage, is_local, local_path
-from zarr_core.stores.summary import SampleGroup, StoreInfo, store_info
+from zarr_core.stores.sample_group import SampleGroup
+from zarr_core.stores.summary import StoreInfo, store_info
 
 CARD = "README.md"
 _TAG = "zarr_core"

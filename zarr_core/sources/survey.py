@@ -140,18 +140,19 @@ def survey(root: str) -> Survey:
         document |= beside
         tree = SampleTree(SourceDescription.model_validate(document), root)
         noted = tree.find(listing=listing)
-    if kinds and not isinstance(description.splits, SplitFiles) and (lists := guess.split_lists(complete)):
-        document = description.model_dump(mode="json", exclude_defaults=True)
-        document["splits"] = lists.model_dump(exclude={"names"})
-        there = [name for name in lists.filenames.values() if name in paths]
-        odd.append(
-            f"{', '.join(there)} list samples, and {kinds[0]} does not read them; a description that does: "
-            f"`{shell('inspect', redact(root), '--write', 'description.yaml')}`"
-        )
-    named = [file.filename for file in description.fields.values() if file.choice is not None]
-    examples = named if kinds else [*named, *{suffix_of(path): path for path in paths}.values()]
+    if kinds:
+        document = guess.with_split_lists(kinds[0], description, complete, redact(root))
+    examples = [file.filename for file in description.fields.values() if file.choice is not None]
+    if not kinds:  # of each suffix one file: the guess may have left it out
+        examples += {suffix_of(path): path for path in paths}.values()
     extras = set(map(missing_extra, examples)) - {""}
-    splits = {split: len(complete.keys() & ids) for split, ids in tree.splits(complete).items()}
+    splits = {}
+    for split, ids in tree.splits(complete).items():
+        splits[split] = len(complete.keys() & ids)
+    incomplete = {}
+    for sample_id, sample in found.samples.items():
+        if sample.missing:
+            incomplete[sample_id] = sample.missing
     odd += [*noted.left_out, *noted.unused]
     if len(kinds) > 1:
         odd.append(f"{', '.join(kinds)} have the same files; choose the one with your splits")
@@ -165,7 +166,7 @@ def survey(root: str) -> Survey:
         document,
         found.samples,
         len(complete),
-        {sample_id: sample.missing for sample_id, sample in found.samples.items() if sample.missing},
+        incomplete,
         sum(sample.n_bytes for sample in complete.values()),
         _summaries(storage, description, next(iter(complete.values()))),
         splits,
@@ -356,6 +357,22 @@ class _Guess:
         if lists is not None and lists != SplitFiles():
             found["splits"] = lists.model_dump(exclude={"names"})
         return found
+
+    def with_split_lists(
+        self, kind: str, description: SourceDescription, sample_ids: Collection[str], shown_root: str
+    ) -> dict[str, Any]:
+        """The description of a shipped kind with the lists of splits that it does not read; empty if there are none."""
+        lists = None if isinstance(description.splits, SplitFiles) else self.split_lists(sample_ids)
+        if lists is None:
+            return {}
+        there = filter(self.paths.__contains__, lists.filenames.values())
+        self.odd.append(
+            f"{', '.join(there)} list samples, and {kind} does not read them; a description that does: "
+            f"`{shell('inspect', shown_root, '--write', 'description.yaml')}`"
+        )
+        document = description.model_dump(mode="json", exclude_defaults=True)
+        document["splits"] = lists.model_dump(exclude={"names"})
+        return document
 
     def split_lists(self, sample_ids: Collection[str]) -> SplitFiles | None:
         """Split files that list a sample."""

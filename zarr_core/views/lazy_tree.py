@@ -23,7 +23,7 @@ from zarr_core.points.read.engines import FieldRead
 from zarr_core.points.read.reader import ZarrChunkReader
 from zarr_core.points.read.sampling import Draw
 from zarr_core.storage import Storage
-from zarr_core.stores.summary import ArrayInfo, SampleGroup
+from zarr_core.stores.sample_group import ArrayInfo, SampleGroup
 
 # Bytes of a block of dask of a packed sample, whose chunks are small, at most.
 _BLOCK_BYTES = 32 << 20
