@@ -146,14 +146,18 @@ def check_fields(batch: Sequence[Mapping[str, Any]]) -> None:
     for item in batch:
         fields |= dict.fromkeys(item)
     for field in fields:
-        lacking = sum(field not in item for item in batch)
-        if lacking:
-            origins = {str(getattr(item, "origin", "")) for item in batch if field not in item} - {""}
-            where = f" (those of {', '.join(sorted(origins))})" if origins else ""
-            raise ZarrCoreError(
-                f"{field}: {lacking} of the {len(batch)} items of a batch have no such field{where}; read or export "
-                "the fields that every sample has (fields=[...]), or pass a collate_fn"
-            )
+        lacking = [item for item in batch if field not in item]
+        if not lacking:
+            continue
+        origins: set[str] = set()
+        for item in lacking:
+            origins.add(str(getattr(item, "origin", "")))
+        named_origins = ", ".join(sorted(origins - {""}))
+        where = f" (those of {named_origins})" if named_origins else ""
+        raise ZarrCoreError(
+            f"{field}: {len(lacking)} of the {len(batch)} items of a batch have no such field{where}; read or export "
+            "the fields that every sample has (fields=[...]), or pass a collate_fn"
+        )
 
 
 def same_dtype(values: Sequence[Tensor]) -> list[Tensor]:
@@ -172,7 +176,9 @@ def named(item: Mapping[str, Any]) -> str:
 
 def _points(domain: str, fields: Sequence[str], item: Mapping[str, Any]) -> int:
     """Number of points of a domain in an item; raises ZarrCoreError if its fields differ."""
-    counts = {field: len(item[field]) for field in fields}
+    counts = {}
+    for field in fields:
+        counts[field] = len(item[field])
     if len(set(counts.values())) > 1:
         found = ", ".join(f"{field} {count:,}" for field, count in counts.items())
         raise ZarrCoreError(

@@ -50,7 +50,10 @@ def notes_by_reason(notes: Mapping[str, Mapping[str, str]]) -> list[str]:
     for sample_id, own in sorted(notes.items()):
         for reason, detail in own.items():
             by_reason.setdefault(reason, []).append(f"{sample_id} ({detail})")
-    return [f"{reason} (samples: {len(named):,}): {some(named)}" for reason, named in by_reason.items()]
+    sentences = []
+    for reason, named in by_reason.items():
+        sentences.append(f"{reason} (samples: {len(named):,}): {some(named)}")
+    return sentences
 
 
 # Why folders and links are left out, and the way out; in the order in which they are named.

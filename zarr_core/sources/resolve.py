@@ -124,8 +124,9 @@ def _find_filemap(cls: type) -> object | None:
     """
     for base in cls.__mro__[:-1]:
         init = vars(base).get("__init__")
-        parameters = inspect.signature(init).parameters.values() if init else ()
-        defaults = {parameter.name: parameter.default for parameter in parameters}
+        defaults: dict[str, object] = {}
+        for parameter in inspect.signature(init).parameters.values() if init else ():
+            defaults[parameter.name] = parameter.default
         for values in (_constants(base), defaults, _constants(sys.modules[base.__module__])):
             found = [name for name, value in values.items() if _is_filemap(value)]
             if len(found) > 1:
