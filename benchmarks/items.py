@@ -4,16 +4,22 @@
 volume and 4,096 surface points of each. The datasets take turns in random order, an epoch each. Ratios are those of
 each turn, of which the median is shown: the speed of a machine may change every few seconds. Epochs that meet chunks
 for the first time, whose checksums are compared, are not counted.
+
+Then processes that may open 1,024 files, as on most computers, and processes that may open enough for all fields of all
+samples take turns with the plain dataset.
 """
 
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 import random
+import resource
 import statistics
 import tempfile
 import time
 from collections.abc import Mapping
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -30,6 +36,8 @@ PLAIN, COPY, MIXTURE = "plain", "plain, the other store", "mixture of two stores
 # Work on each value, which no other row has. It has no limit.
 NORMALIZED = "normalized"
 LIMIT = 1.05
+# Files that a process may open: as on most computers, and four times as many as the store has.
+USUAL, ENOUGH = 1024, 16 * SAMPLES
 # Epochs until nearly all chunks were read.
 WARM = 20
 
@@ -119,6 +127,24 @@ def ratios(found: Mapping[str, list[float]]) -> dict[str, float]:
     return compared
 
 
+def seconds_with(files: int, store: str, epochs: int) -> float:
+    """Median seconds of a batch in this process, if it may open so many files."""
+    resource.setrlimit(resource.RLIMIT_NOFILE, (files, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+    torch.set_num_threads(1)
+    plain = build_dataset({"kind": "point", "split": "all", "root": store, **DRAW})
+    return statistics.median(measure({PLAIN: plain}, epochs, WARM)[PLAIN])
+
+
+def measure_open_files(store: str, turns: int = 5, epochs: int = 20) -> dict[int, list[float]]:
+    """Seconds of a batch in each turn by the number of files that a process may open; each in a new process."""
+    seconds: dict[int, list[float]] = {USUAL: [], ENOUGH: []}
+    for _ in range(turns):
+        for files, found in seconds.items():
+            with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as fresh:
+                found.append(fresh.submit(seconds_with, files, store, epochs).result())
+    return seconds
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     arguments = parse(parser, rounds=60)
@@ -131,7 +157,9 @@ def main() -> None:
         f"local, no worker; median of {arguments.rounds} epochs in turns."
     )
     with tempfile.TemporaryDirectory() as folder:
-        found = measure(datasets(make_stores(Path(folder), points), DRAW), arguments.rounds, WARM)
+        stores = make_stores(Path(folder), points)
+        found = measure(datasets(stores, DRAW), arguments.rounds, WARM)
+        of_files = measure_open_files(stores[0])
     compared = ratios(found)
     rows: list[list[Value]] = []
     for name, seconds in found.items():
@@ -140,6 +168,13 @@ def main() -> None:
     for name, ratio in compared.items():
         if name not in (PLAIN, COPY, NORMALIZED):
             result.add_target(f"{name} / plain", ratio, "at most", LIMIT)
+    result.add_table(
+        "Time of a batch of the plain dataset by the number of files that the process may open",
+        ("files", "ms"),
+        [(f"{files:,}", 1000 * statistics.median(seconds)) for files, seconds in of_files.items()],
+    )
+    ratio = statistics.median(np.array(of_files[USUAL]) / np.array(of_files[ENOUGH]))
+    result.add_target(f"{USUAL:,} open files / enough for all", ratio, "at most", 1.25)
     result.save()
 
 
