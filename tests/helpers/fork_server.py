@@ -17,6 +17,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from multiprocessing import forkserver, resource_tracker, util
 from multiprocessing.context import BaseContext, ForkServerContext, ForkServerProcess
 from typing import Any
@@ -56,23 +57,24 @@ def start_early() -> None:
     for name in _PRELOADED[:-1]:
         importlib.import_module(name)
     context().set_forkserver_preload(_PRELOADED)
-    start_as_fork()
+    start_as_fork(os.devnull)  # pytest does not capture output yet
 
 
-def start_as_fork() -> None:
+def start_as_fork(output: str | None = None) -> None:
     """Start the fork server of this process, which has no thread yet that holds a lock, as a fork of it.
 
-    multiprocessing would start an interpreter, which takes seconds to import what this process has imported.
+    multiprocessing would start an interpreter, which takes seconds to import what this process has imported. Its
+    processes print to the file ``output``, by default to where this process does.
     """
     resource_tracker.ensure_running()  # an interpreter of its own, which imports nothing
-    with patch.object(util, "spawnv_passfds", _fork):
+    with patch.object(util, "spawnv_passfds", partial(_fork, output)):
         forkserver.ensure_running()
 
 
 _spawn = util.spawnv_passfds
 
 
-def _fork(_: str, arguments: Sequence[str], kept: Sequence[int]) -> int:
+def _fork(output: str | None, _: str, arguments: Sequence[str], kept: Sequence[int]) -> int:
     """Run ``python -c`` in a fork that has only the standard files and these open: the id of its process."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # of a fork beside the thread in which xdist listens
@@ -83,6 +85,10 @@ def _fork(_: str, arguments: Sequence[str], kept: Sequence[int]) -> int:
         # Those of pytest write to files of their own, which are closed below.
         faulthandler.disable()
         gc.enable()  # tests/conftest.py disables it during imports
+        if output is not None:
+            with open(output, "wb") as file:
+                os.dup2(file.fileno(), 1)
+                os.dup2(file.fileno(), 2)
         sys.stdout, sys.stderr = (open(file, "w", buffering=1, closefd=False) for file in (1, 2))  # noqa: SIM115
         for name in os.listdir("/proc/self/fd"):
             if int(name) > 2 and int(name) not in kept:
