@@ -19,18 +19,16 @@ def quick_moto() -> Iterator[None]:
     """Servers of moto in this process answer in a third of the time.
 
     A listing of moto's 200 folders per request and a time parsed per object of a listing took the rest. Clients of this
-    process look for the descriptions of services and parse each once: that took most of the time of a new client.
+    process parse each description of a service once: that took most of the time of a new client.
     """
-    from botocore.loaders import JSONFileLoader, Loader
+    from botocore.loaders import JSONFileLoader
     from moto import backends
     from moto.core import serialize
 
     parsed = cache(partial(JSONFileLoader.load_file, JSONFileLoader()))
-    available = cache(partial(Loader.list_available_services, Loader()))
     services = tuple(backends.list_of_moto_modules())
     with (
         patch.object(JSONFileLoader, "load_file", lambda _, path: parsed(path)),
-        patch.object(Loader, "list_available_services", lambda _, type_name: available(type_name)),
         patch.object(backends, "list_of_moto_modules", lambda: services),
         patch.object(serialize, "parse_to_aware_datetime", cache(serialize.parse_to_aware_datetime)),
     ):
