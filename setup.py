@@ -1,7 +1,11 @@
-"""The packages of the wheel: the platform's folders at the top of the checkout lie in ``zarr_core.platform`` there."""
+"""What pyproject.toml cannot say: the packages of the wheel, and the addresses of what the README links to.
 
+The platform's folders at the top of the checkout lie in ``zarr_core.platform`` in the wheel. ``$REPOSITORY_URL`` is the
+address of the repository, such as https://github.com/owner/zarr_core, which a release sets.
+"""
+
+import os
 import re
-import tomllib
 from pathlib import Path
 
 from setuptools import find_packages, setup
@@ -22,11 +26,11 @@ def with_addresses(text: str, repository: str) -> str:
 
 
 if __name__ == "__main__":
-    project = Path(__file__).parent
-    repository = tomllib.loads((project / "pyproject.toml").read_text())["tool"]["zarr_core"]["repository"]
+    repository = os.environ.get("REPOSITORY_URL", "")
     setup(
         packages=[*find_packages(include=["zarr_core", "zarr_core.*"]), *places],
         package_dir={"": ".", **places},
-        long_description=with_addresses((project / "README.md").read_text(), repository),
+        long_description=with_addresses((Path(__file__).parent / "README.md").read_text(), repository),
         long_description_content_type="text/markdown",
+        project_urls={"Repository": repository} if repository else {},
     )

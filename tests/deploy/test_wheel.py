@@ -19,6 +19,8 @@ import pytest
 pytestmark = pytest.mark.slow
 
 PROJECT = Path(__file__).resolve().parents[2]
+REPOSITORY = "https://github.com/owner/zarr_core"
+with_addresses = runpy.run_path(str(PROJECT / "setup.py"), run_name="setup")["with_addresses"]
 # The jobs of the example, as its daemon runs them, and a training step on what they published.
 RUN = """
 import os, sys
@@ -122,7 +124,11 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
             (source / name).write_bytes((PROJECT / name).read_bytes())
     for step, place in (("build_sdist", source), ("build_wheel", folder / "zarr_core-0.1.0")):
         done = subprocess.run(
-            [sys.executable, "-c", build, step, str(folder)], cwd=place, capture_output=True, text=True
+            [sys.executable, "-c", build, step, str(folder)],
+            cwd=place,
+            env={**os.environ, "REPOSITORY_URL": REPOSITORY},
+            capture_output=True,
+            text=True,
         )
         assert done.returncode == 0, done.stderr[-3000:]
         if step == "build_sdist":
@@ -160,11 +166,11 @@ def test_an_index_shows_the_readme(built: Path) -> None:
     with zipfile.ZipFile(next(built.glob("*.whl"))) as archive:
         metadata = archive.read("zarr_core-0.1.0.dist-info/METADATA").decode()
     assert "Description-Content-Type: text/markdown\n" in metadata
-    assert metadata.endswith((PROJECT / "README.md").read_text())
+    assert f"Project-URL: Repository, {REPOSITORY}\n" in metadata
+    assert metadata.endswith(with_addresses((PROJECT / "README.md").read_text(), REPOSITORY))
 
 
 def test_links_of_the_readme_lead_to_the_repository() -> None:
-    with_addresses = runpy.run_path(str(PROJECT / "setup.py"), run_name="setup")["with_addresses"]
     text = "[a](docs/a.md#part) ![b](docs/b.png) [c](https://c.org) [d](#e)"
     assert with_addresses(text, "https://z.org") == (
         "[a](https://z.org/blob/main/docs/a.md#part) ![b](https://z.org/raw/main/docs/b.png) [c](https://c.org) [d](#e)"
