@@ -14,19 +14,23 @@ from zarr_core.sources.formats import SUFFIXES
 from zarr_core.sources.formats.contents import Contents, FoundArray
 from zarr_core.sources.patterns import TIME
 
-# Names of fields, by names of arrays and files in lower case without the words for averages.
-_NAMES = {
-    **dict.fromkeys(("position", "positions", "pos", "points", "coord", "coords", "coordinates", "xyz"), "position"),
-    **dict.fromkeys(("centers", "centres", "centroids"), "position"),
-    **dict.fromkeys(("p", "pressure", "cp", "prs", "static_pressure"), "pressure"),
-    **dict.fromkeys(("u", "velocity", "vel"), "velocity"),
-    **dict.fromkeys(("wallshearstress", "wall_shear_stress", "wss", "shearstress", "tau"), "friction"),
-    **dict.fromkeys(("cf", "friction"), "friction"),
-    "vorticity": "vorticity",
-    **dict.fromkeys(("normal", "normals"), "normals"),
-    **dict.fromkeys(("area", "areas"), "area"),
-    **dict.fromkeys(("t", "temperature"), "temperature"),
+# Names of arrays and files, in lower case without the words for averages, by the name of the field.
+_FIELDS = {
+    "position": (
+        *("position", "positions", "pos", "points", "coord", "coords", "coordinates", "xyz"),
+        *("centers", "centres", "centroids"),
+    ),
+    "pressure": ("p", "pressure", "cp", "prs", "static_pressure"),
+    "velocity": ("u", "velocity", "vel"),
+    "friction": ("wallshearstress", "wall_shear_stress", "wss", "tau", "cf", "friction", "shearstress"),
+    "vorticity": ("vorticity",),
+    "normals": ("normal", "normals"),
+    "area": ("area", "areas"),
+    "temperature": ("t", "temperature"),
 }
+_NAMES: dict[str, str] = {}
+for _field, _names in _FIELDS.items():
+    _NAMES |= dict.fromkeys(_names, _field)
 _AVERAGES = re.compile(r"_?(?:mean|avg|average|averaged|trim)(?=_|$)")
 # Fields that only surfaces have.
 _ON_SURFACES = {"friction", "normals", "area"}
