@@ -128,7 +128,7 @@ def ratios(found: Mapping[str, list[float]]) -> dict[str, float]:
 
 
 def seconds_with(files: int, store: str, epochs: int) -> float:
-    """Median seconds of a batch in this process, if it may open so many files."""
+    """Median seconds of a batch in this process, which may open ``files`` files."""
     resource.setrlimit(resource.RLIMIT_NOFILE, (files, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
     torch.set_num_threads(1)
     plain = build_dataset({"kind": "point", "split": "all", "root": store, **DRAW})

@@ -60,6 +60,7 @@ def test_help_begins_with_a_screen_of_what_a_name_is_for(name: str) -> None:
     example = next(number for number, line in enumerate(shown) if ">>> " in line)
     columns = 120
     assert sum(1 + len(line) // columns for line in shown[:example]) <= 60
+    assert max(map(len, shown[:example])) <= 1000  # the signature: of types, pydantic shows thousands of characters
 
 
 def test_help_finds_what_docstrings_refer_to() -> None:

@@ -55,8 +55,10 @@ def train(
     domain = domain or list(manifest.domains)[-1]
     position = f"{domain}_position"
     columns = manifest.domains[domain].arrays
-    held = [manifest.fields_of(sample_id) for sample_id in sample_ids]
-    shared = [field for field in columns if all(field in fields for fields in held)]
+    shared = list(columns)
+    for sample_id in sample_ids:
+        fields = manifest.fields_of(sample_id)
+        shared = [field for field in shared if field in fields]
     targets = [field for field in shared if field != position]
     if position not in shared or not targets:
         raise StoreError(

@@ -16,6 +16,7 @@ from zarr_core.errors import StoreError, UnknownFieldError, ZarrCoreError
 from zarr_core.matrix.store.state import MatrixState
 from zarr_core.points.statistics_files import find_statistics
 from zarr_core.points.store.footprint import LayoutInfo, layouts_of
+from zarr_core.points.store.group import METADATA_READS
 from zarr_core.points.store.manifest import SampleEntry, StoreManifest
 from zarr_core.points.store.settings import current_settings, describe_changes
 from zarr_core.storage import Storage
@@ -25,8 +26,6 @@ from zarr_core.versioning.archive import archive_names
 from zarr_core.versioning.generations import Head, load
 from zarr_core.versioning.history import commits
 
-# Metadata reads in flight. On an object store, each is a round trip.
-_LOOKUPS = 16
 # Samples whose metadata is read to tell which of them can be converted again, at most.
 _MOST_LOOKUPS = 100
 
@@ -289,7 +288,7 @@ def _points_info(storage: Storage, state: StoreManifest, committed: float | None
     stale = [] if current is None else [i for i, entry in state.samples.items() if entry.settings != current.digest]
     # At the end of a migration, samples without a source are left. Looking at each costs a request.
     if len(stale) <= _MOST_LOOKUPS:
-        with ThreadPoolExecutor(_LOOKUPS) as pool:
+        with ThreadPoolExecutor(METADATA_READS) as pool:
             stale = list(compress(stale, pool.map(partial(_has_source, storage, state), stale)))
     former = {state.samples[i].settings for i in stale}
     fields = {name: FieldInfo(column.dtype, column.dim, units.get(name, "")) for name, column in state.fields.items()}

@@ -72,7 +72,8 @@ class _NoSamplesError(Exception):
 class _Attempt:
     """What one attempt of a commit makes of ``before``, the state that it found: an empty one if there is no store.
 
-    ``excess`` are samples that vanished from the source, if they are too many to be retired.
+    ``after`` equals it if nothing changes. ``selection`` has the splits that the source has now. ``excess`` are samples
+    that vanished from the source, if they are too many to be retired.
     """
 
     before: StoreManifest

@@ -87,7 +87,7 @@ def write_array(
 
 
 def as_points(sample_id: str, name: FieldName, values: torch.Tensor) -> torch.Tensor:
-    """The tensor as (n_points, dim); raises SampleError if it is not a plain one, not real, misshapen or empty."""
+    """The tensor as (n_points, dim); raises SampleError for another kind of tensor, dtype or shape, or an empty one."""
     try:
         values = plain_tensor(values)
     except ValueError as error:
