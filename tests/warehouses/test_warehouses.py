@@ -41,7 +41,6 @@ def open_warehouse(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[O
         )
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "package"), [("duckdb", "duckdb"), ("iceberg", "pyiceberg"), ("athena", "awswrangler")]
 )
@@ -52,6 +51,7 @@ def test_without_its_package_an_error_names_the_extra(monkeypatch: pytest.Monkey
         build_warehouse({"kind": kind})
 
 
+@pytest.mark.slow
 def test_batches_samples_and_features(open_warehouse: Open, long: Path) -> None:
     warehouse = open_warehouse(long)
     assert warehouse.batch_ids() == sorted(BATCHES)
