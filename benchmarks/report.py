@@ -45,6 +45,12 @@ be compared between machines; milliseconds cannot.
 """
 
 
+def place(name: str) -> tuple[int, str]:
+    """Where a result stands on the page: variants follow what they vary, and what has no place comes last."""
+    benchmark = name.partition("-")[0]
+    return ORDER.index(benchmark) if benchmark in ORDER else len(ORDER), name
+
+
 def page(results: list[dict[str, Any]], images: Path) -> str:
     """The page in Markdown; draws its plots into a folder beside it."""
     parts = [HEAD, "## Targets\n", targets_markdown(results)]
@@ -113,8 +119,7 @@ def main() -> None:
     parser.add_argument("--docs", type=Path, default=DOCS, help="folder of the page (default: docs)")
     arguments = parser.parse_args()
     files = {path.stem: path for path in arguments.results.glob("*.json")}
-    names = [name for name in ORDER if name in files] + sorted(files.keys() - set(ORDER))
-    results = [json.loads(files[name].read_text()) for name in names]
+    results = [json.loads(files[name].read_text()) for name in sorted(files, key=place)]
     if not results:
         raise SystemExit(f"no results in {arguments.results}: run a benchmark first")
     target = arguments.docs / "performance.md"

@@ -19,17 +19,21 @@ class Result:
     """Tables and targets of one benchmark.
 
     Args:
-        name: of the JSON file, and of the module that measures.
-        title: for the page.
-        arguments: with ``output`` and ``date``, as :func:`parse` defines them.
+        name: of the module that measures, and of the JSON file, with the variant after it.
+        title: for the page; the variant follows.
+        arguments: with ``output``, ``date`` and ``variant``, as :func:`parse` defines them.
     """
 
     def __init__(self, name: str, title: str, arguments: argparse.Namespace) -> None:
-        self._path = Path(arguments.output) / f"{name}.json"
+        stem, command = name, f"python -m benchmarks.{name}"
+        if arguments.variant:
+            stem, title = f"{name}-{arguments.variant}", f"{title} ({arguments.variant})"
+            command += f" --variant {arguments.variant}"
+        self._path = Path(arguments.output) / f"{stem}.json"
         self._content: dict[str, Any] = {
-            "name": name,
+            "name": stem,
             "title": title,
-            "command": f"python -m benchmarks.{name}",
+            "command": command,
             "conditions": "",
             "environment": environment.describe(),
             "date": arguments.date,
@@ -95,6 +99,7 @@ def parse(parser: argparse.ArgumentParser, rounds: int | None = None) -> argpars
         parser.add_argument("--rounds", type=int, default=rounds)
     parser.add_argument("--output", default=RESULTS, help="folder of the JSON (default: benchmarks/results)")
     parser.add_argument("--date", help="to be written into the JSON")
+    parser.add_argument("--variant", default="", help="what differs from other results, such as zarr-3.4")
     return parser.parse_args()
 
 

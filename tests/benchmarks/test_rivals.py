@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.report import page
+from benchmarks.report import page, place
 from benchmarks.result import Result, is_met, shown
 from benchmarks.rivals import COMPRESSED, DIRECT, MDS, RIVALS, Rival
 from benchmarks.rivals.__main__ import COLUMNS, interpreter, prepare_samples, run_child, run_python
@@ -75,7 +75,7 @@ def test_a_measurement_has_every_column(prepared: Path, tmp_path: Path) -> None:
 
 
 def test_results_become_a_page(tmp_path: Path) -> None:
-    arguments = argparse.Namespace(output=tmp_path, date="2026-11-30")
+    arguments = argparse.Namespace(output=tmp_path, date="2026-11-30", variant="")
     result = Result("speed", "Speed", arguments)
     result.describe("Nothing was done.")
     result.add_table("Ways", ("way", "ms"), [("direct", 0.12345), ("other", 1234.5), ("absent", None)], "ms")
@@ -93,6 +93,16 @@ def test_results_become_a_page(tmp_path: Path) -> None:
     assert "A note." in text
     assert "images/performance-speed-1.svg" in text
     assert "<svg" in (tmp_path / "images" / "performance-speed-1.svg").read_text()
+
+
+def test_a_variant_of_a_result_follows_it(tmp_path: Path) -> None:
+    for name, variant in (("rivals", ""), ("local", "zarr-3.4"), ("local", ""), ("another", "")):
+        Result(name, "Title", argparse.Namespace(output=tmp_path, date=None, variant=variant)).save()
+    names = sorted((path.stem for path in tmp_path.iterdir()), key=place)
+    assert names == ["local", "local-zarr-3.4", "rivals", "another"]
+    content = json.loads((tmp_path / "local-zarr-3.4.json").read_text())
+    assert content["title"] == "Title (zarr-3.4)"
+    assert content["command"] == "python -m benchmarks.local --variant zarr-3.4"
 
 
 def test_numbers_are_shown_with_three_digits() -> None:
