@@ -258,6 +258,25 @@ def test_a_file_of_several_times_is_refused(tmp_path: Path, suffix: str) -> None
         read_mesh(path, suffix, [ArrayChoice(arrays=("p",), at="cells")])
 
 
+@pytest.mark.parametrize("mode", ["Ascii", "Appended"])
+def test_an_array_that_a_piece_lacks_is_refused(tmp_path: Path, mode: str) -> None:
+    """VTK would give the cells of this piece whatever is in the memory."""
+    from vtkmodules.vtkIOXML import vtkXMLUnstructuredGridWriter
+
+    path, pressure = tmp_path / "mesh.vtu", ArrayChoice(arrays=("p",), at="cells")
+    writer = vtkXMLUnstructuredGridWriter()
+    getattr(writer, f"SetDataModeTo{mode}")()
+    writer.SetFileName(str(path))
+    writer.SetInputData(volume())
+    writer.SetNumberOfPieces(2)
+    writer.Write()
+    assert len(read_mesh(path, ".vtu", [pressure]).values(pressure)) == 2 * volume().GetNumberOfCells()
+    before, _, after = path.read_bytes().rpartition(b'Name="p"')
+    path.write_bytes(before + b'Name="q"' + after)
+    with pytest.raises(ValueError, match="has no array 'p' at the cells of 1 of its 2 pieces"):
+        read_mesh(path, ".vtu", [pressure])
+
+
 def triangles(mesh: object) -> object:
     from vtkmodules.vtkFiltersCore import vtkTriangleFilter
 

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from zarr_core.sources.arrays import PIECES, ArrayChoice
+from zarr_core.sources.formats import vtk_xml
 from zarr_core.sources.formats.contents import Contents, FoundArray, Mesh, MissingArrayError
 from zarr_core.sources.formats.files import SourceFile
 from zarr_core.sources.formats.vtk_geometry import (
@@ -79,6 +80,8 @@ def read_blocks(
         if suffix in PIECES and reader.GetNumberOfTimeSteps() > 1:
             raise ValueError(f"contains {reader.GetNumberOfTimeSteps()} times; write each to a file of its own")
         select_arrays(reader, choices, also)
+        if suffix in PIECES:
+            vtk_xml.check_pieces(path, choices)
         reader.Update()
         blocks = list(leaves(reader.GetOutput()))
     if suffix == ".stl":

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import lzma
 import math
+import mmap
 import shutil
 import tempfile
 import zlib
@@ -22,6 +23,7 @@ from xml.sax.saxutils import quoteattr
 import numpy as np
 from numcodecs import lz4
 
+from zarr_core.sources.arrays import ArrayChoice
 from zarr_core.sources.formats.contents import Contents, FoundArray
 from zarr_core.sources.formats.files import SourceFile
 from zarr_core.sources.limits import MAX_XML_BYTES
@@ -76,18 +78,18 @@ class Elements:
 
     Attributes:
         root: attributes of the root element of the last file.
-        n_pieces: number of pieces.
+        n_pieces, n_filled: number of pieces, and of those with points.
         rows: number of cells and of points.
-        names: places and names of all arrays.
+        names: places and names of all arrays, and how many pieces with points have each.
         sections: positions of the tags of the last elements that contain arrays, and of the ends of these, by place.
         end_of_piece: position of the last piece's end.
     """
 
     def __init__(self) -> None:
         self.root: dict[str, str] = {}
-        self.n_pieces = 0
+        self.n_pieces = self.n_filled = 0
         self.rows = {"cells": 0, "points": 0}
-        self.names: set[tuple[str, str]] = set()
+        self.names: Counter[tuple[str, str]] = Counter()
         self.sections: dict[str, tuple[int, int]] = {}
         self.end_of_piece = 0
         self._components: dict[tuple[str, str], int] = {}
@@ -114,7 +116,10 @@ class Elements:
             self.root = attributes
         elif name == "Piece":
             self.n_pieces += 1
-            self.rows["points"] += int(attributes.get("NumberOfPoints", 0))
+            n_points = int(attributes.get("NumberOfPoints", 0))
+            self._is_filled = n_points > 0
+            self.n_filled += self._is_filled
+            self.rows["points"] += n_points
             for kind in ("Cells", "Verts", "Lines", "Strips", "Polys"):
                 self._cells[kind] += int(attributes.get(f"NumberOf{kind}", 0))
             self.rows["cells"] = self._cells.total()
@@ -122,7 +127,7 @@ class Elements:
             self._at, self._begin = _ARRAYS_OF[name], self._parser.CurrentByteIndex
         elif name in ("DataArray", "Array") and self._at:
             place = self._at, attributes.get("Name", "")
-            self.names.add(place)
+            self.names[place] += self._is_filled
             if name == "DataArray":
                 self._components[place] = int(attributes.get("NumberOfComponents", 1))
 
@@ -139,6 +144,21 @@ def peek(file: SourceFile) -> Contents:
     elements = Elements()
     elements.add(file.pieces())
     return elements.contents()
+
+
+def check_pieces(path: Path, choices: Iterable[ArrayChoice]) -> None:
+    """Raise ValueError if a piece of a local file lacks a chosen array: VTK would leave its values undefined."""
+    elements = Elements()
+    with path.open("rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        if data.find(b"<Piece", data.find(b"<Piece") + 1) < 0:  # faster than to parse the file
+            return
+        elements.add(iter(lambda: opened.read(_PIECE_BYTES), b""), most=math.inf)
+    for choice in choices:
+        for name in choice.arrays:
+            lacking = elements.n_filled - elements.names[choice.at, name]
+            if lacking > 0:
+                pieces = f"{lacking} of its {elements.n_pieces} pieces"
+                raise ValueError(f"has no array {name!r} at the {choice.at} of {pieces}")
 
 
 def _lz4(data: bytes) -> bytes:
