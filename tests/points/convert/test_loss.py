@@ -70,6 +70,8 @@ def test_a_constant_field_is_stored(tmp_path: Path, value: float) -> None:
     report = converted(tmp_path, torch.full((70,), value))
     assert not report.having("quarantined")
     assert verify_store(str(tmp_path / "store"), source=str(tmp_path / "source")).ok
+    told = "a constant component is too small for float16 and stored as 0 (samples: 1): run_1 (surface_pressure; use"
+    assert any(told in note for note in report.notes) == (value == 1e-9)
 
 
 def test_the_error_is_recorded_and_shown(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from zarr_core.format.array_metadata import ArrayLayout
 from zarr_core.format.bounds import ErrorBound, integers_for, scale_for, to_multiples
 from zarr_core.format.moments import FieldMoments, MomentsAccumulator
 from zarr_core.format.names import FieldName
-from zarr_core.format.rounding import MAX_RMS, RoundingAccumulator, RoundingError
+from zarr_core.format.rounding import MAX_RMS, MAX_ZEROED, RoundingAccumulator, RoundingError
 from zarr_core.format.shards import encode_shard
 from zarr_core.points.store.mesh import Write
 from zarr_core.sources.left_out import note
@@ -224,7 +224,7 @@ def checked_rounding(
 ) -> RoundingError:
     """The error of the stored values. Components whose source is constant count as exact.
 
-    Where an error bound keeps less of a component than any dtype may, that is noted.
+    Where an error bound keeps less of a component than any dtype may, or a constant becomes 0, that is noted.
 
     Raises:
         SampleError: the error exceeds the bound of the field; without one, the error of another component exceeds a
@@ -242,7 +242,11 @@ def checked_rounding(
         return error
     error = rounding.result(moments.std)
     if error.lossy.any():
-        error = error.without(_constant(values))
+        constant = _constant(values)
+        if (error.zeroed > MAX_ZEROED)[constant].any():
+            reason = f"a constant component is too small for {layout.dtype} and stored as 0"
+            note(reason, f"{name.canonical}; {_way_out(name, layout.dtype)}")
+        error = error.without(constant)
     if error.lossy.any():
         reason = f"{layout.dtype} would change its values: {error.describe()}"
         raise SampleError(sample_id, name.canonical, reason, _way_out(name, layout.dtype))
