@@ -140,14 +140,12 @@ class AeroSource(SampleSource):
 
     def _content_of(self, sample_id: str, name: str, filename: str) -> FileInfo:
         """The size and digest of the values that the object loads."""
-        import torch
-
         try:
             if name in PARAMETER_ATTRIBUTES:
                 content: Any = repr(sorted(self._scalars(sample_id, name).items())).encode()
             else:
                 values = plain_tensor(self._call(sample_id, name, filename))
-                content = values.reshape(-1).view(torch.uint8).numpy().data  # NumPy lacks some dtypes of torch
+                content = _octets(values)
         except (SampleError, ValueError) as error:  # the conversion fails at the same file and reports it
             return FileInfo(filename, 0, _UNREADABLE if isinstance(error, SampleError) else _NO_TENSOR)
         return FileInfo(filename, len(content), hashlib.sha256(content).hexdigest()[:16])
@@ -263,10 +261,18 @@ def _tensor(sample_id: str, canonical: str, values: Any) -> torch.Tensor:
         raise SampleError(sample_id, canonical, str(error)) from error
 
 
-def _described(canonical: str, tensor: torch.Tensor) -> FileInfo:
+def _octets(tensor: torch.Tensor) -> memoryview:
+    """The bytes of the values in order, without a copy where that is possible."""
     import torch
 
     flat = tensor.reshape(-1)
+    if flat.stride() != (1,):  # also of no value and of a single one, which torch calls contiguous
+        flat = flat.clone(memory_format=torch.contiguous_format)
+    return flat.view(torch.uint8).numpy().data  # NumPy lacks some dtypes of torch
+
+
+def _described(canonical: str, tensor: torch.Tensor) -> FileInfo:
+    octets = _octets(tensor)
     digest = hashlib.sha256(repr((str(tensor.dtype), tuple(tensor.shape))).encode())
-    digest.update(flat.view(torch.uint8).numpy().data)  # NumPy lacks some dtypes of torch
-    return FileInfo(canonical, flat.numel() * flat.element_size(), digest.hexdigest()[:16], sha256=digest.hexdigest())
+    digest.update(octets)
+    return FileInfo(canonical, len(octets), digest.hexdigest()[:16], sha256=digest.hexdigest())

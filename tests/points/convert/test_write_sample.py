@@ -117,6 +117,11 @@ def fields_of_kind(kind: str = KIND) -> dict[str, np.ndarray]:
         ({"surface_pressure": 6e4 + np.arange(50.0)}, "float16 would change its values"),
         ({"surface_pressure": ["a"] * 50}, "surface_pressure: is a list of <U1, not an array of numbers"),
         ({"surface_pressure": np.zeros(50, bool)}, "expected real numbers"),
+        (
+            {"surface_pressure": np.zeros(50, np.uint16)},
+            "has dtype torch.uint16, expected real numbers of one of float16, ",
+        ),
+        ({"surface_pressure": np.zeros(0)}, "surface_pressure: holds no points"),
         ({"surface_heat": np.zeros((50, 2))}, "has 2 components per point, the store's samples have 1"),
         ({"surface_presure": np.zeros(50)}, "surface_presure: is not a field of this store's samples"),
         ({"surface_pressure": None}, "surface_pressure: is missing; the samples of this store have it"),
@@ -131,6 +136,14 @@ def test_a_misfit_is_refused_with_the_reason(tmp_path: Path, change: dict[str, A
             write_sample(tmp_path, "c", given)
     assert list(load_manifest(tmp_path).samples) == ["a"]
     assert verify_store(str(tmp_path), deep=True).ok
+
+
+def test_a_single_point_of_a_larger_array_is_written(tmp_path: Path) -> None:
+    rows = np.arange(24.0).reshape(6, 4)[::6]
+    write_sample(tmp_path, "a", {"surface_position": rows[:, ::-1][:, :3], "surface_pressure": rows[:, 2]})
+    found = ZarrChunkReader(tmp_path).read_sample("a")
+    assert found["surface_position"].tolist() == [[3, 2, 1]]
+    assert found["surface_pressure"].tolist() == [[2]]
 
 
 def test_a_refused_sample_creates_no_store(tmp_path: Path, layout: str) -> None:

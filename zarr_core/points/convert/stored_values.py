@@ -94,7 +94,7 @@ def as_points(sample_id: str, name: FieldName, values: torch.Tensor) -> torch.Te
         raise SampleError(sample_id, name.canonical, str(error)) from error
     reason = ""
     if str(values.dtype).removeprefix("torch.") not in _SOURCE_DTYPES:
-        reason = f"has dtype {values.dtype}, expected real numbers"
+        reason = f"has dtype {values.dtype}, expected real numbers of one of {', '.join(_SOURCE_DTYPES)}"
     elif values.ndim not in (1, 2):
         reason = f"has shape {tuple(values.shape)}, expected (points,) or (points, components)"
     elif values.numel() == 0:
