@@ -249,6 +249,28 @@ def test_a_number_that_stands_for_a_missing_value_is_no_value(
         load(tmp_path, ".h5")
 
 
+@pytest.mark.parametrize(
+    ("rows", "settings", "message"),
+    [
+        (0, {}, "xyz: 1 of its 1 chunks were never written"),
+        (2, {"chunks": (2, 3)}, r"xyz: \d+ of its \d+ chunks were never written"),
+        (2, {"fillvalue": 9.96921e36}, r"xyz: \d+ values are missing: they equal 9.969\d+e\+36, its marker"),
+    ],
+)
+def test_values_that_were_never_written_are_no_values(
+    hdf5: Path, tmp_path: Path, rows: int, settings: dict[str, Any], message: str
+) -> None:
+    """HDF5 reads 0 in their place, and netCDF's library its default fill value, which no attribute names."""
+    import h5py
+
+    with h5py.File(hdf5, "w") as file:
+        values = file.create_dataset("a/xyz", VALUES.shape, VALUES.dtype, **settings)
+        if rows:
+            values[:rows] = VALUES[:rows]
+    with pytest.raises(SampleError, match=message):
+        load(tmp_path, ".h5")
+
+
 def test_numbers_that_were_packed_are_noted_and_a_dataset_may_be_empty(hdf5: Path, tmp_path: Path) -> None:
     """Readers of netCDF multiply and add. Here a description gives the `scale`."""
     import h5py

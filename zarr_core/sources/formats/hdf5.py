@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
 from typing import IO, Any
 
@@ -30,8 +31,11 @@ class Hdf5File(ArrayFile):
         with open_hdf5(opened) as file:
             dataset = _find(file, name)
             check_dataset(dataset, self._file.info.size)
+            _check_written(dataset)
             values = np.asarray(dataset[()])
             markers = [np.asarray(dataset.attrs[each]) for each in _MISSING if each in dataset.attrs]
+            if values.dtype.kind in "fiu" and dataset.fillvalue:  # netCDF's default has no attribute
+                markers.append(np.asarray(dataset.fillvalue))
             packed = {each: np.asarray(dataset.attrs[each]) for each in _PACKED if each in dataset.attrs}
             if any((value != _PACKED[each]).any() for each, value in packed.items()):
                 told = " and ".join(f"{each} {value.ravel()[0]}" for each, value in packed.items())
@@ -68,6 +72,16 @@ def check_dataset(dataset: Any, size: int) -> None:
     if properties.get_external_count() or dataset.is_virtual:
         raise ValueError(f"rejected: {dataset.name} takes its values from another file")
     check_expansion(dataset.size * dataset.dtype.itemsize if dataset.size else 0, size)
+
+
+def _check_written(dataset: Any) -> None:
+    """Raise ValueError if a program has not written all values, as one that was interrupted: HDF5 reads fill values."""
+    written, expected = int(dataset.id.get_storage_size() > 0), 1
+    if dataset.chunks:
+        written = dataset.id.get_num_chunks()
+        expected = math.prod(-(-length // chunk) for length, chunk in zip(dataset.shape, dataset.chunks, strict=True))
+    if dataset.size and written < expected:
+        raise ValueError(f"{dataset.name}: {expected - written:,} of its {expected:,} chunks were never written")
 
 
 def open_hdf5(opened: IO[bytes]) -> Any:
