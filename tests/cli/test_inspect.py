@@ -221,6 +221,14 @@ def test_arrays_are_filed_where_positions_are_as_many(
     assert inspected(tmp_path, capsys)["fields"] == fields
 
 
+def test_arrays_of_other_points_are_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for number in (1, 2):
+        np.savez(tmp_path / f"run_{number}.npz", pos=np.zeros((5, 3)), pressure=np.zeros(5), velocity=np.zeros((7, 3)))
+    found = inspected(tmp_path, capsys)
+    assert found["fields"] == ["volume_position", "volume_pressure"]
+    assert "volume_velocity left out: it has 7 points, volume_position has 5" in found["notes"]
+
+
 @pytest.mark.parametrize(("name", "is_written"), [("{}.txt", True), ("{}_design_ids.txt", False), ("old_{}.txt", None)])
 def test_split_files_beside_the_samples(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, is_written: bool | None

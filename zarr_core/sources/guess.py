@@ -139,9 +139,11 @@ def _entries_of(arrays: list[_Array], odd: list[str]) -> dict[str, Any]:
     """Arrays by domain and field.
 
     Where all positions tell their domain, other arrays are in the one whose positions are as many. Otherwise fields
-    that only surfaces have tell the domain of the arrays that do not.
+    that only surfaces have tell the domain of the arrays that do not. Arrays of another number of points than the
+    positions of their domain are left out.
     """
     entries: dict[str, Any] = {}
+    rows: dict[str, int | None] = {}
     others = "volume"
     domains: dict[int, set[str]] = defaultdict(set)  # by the number of their positions
     all_told = True
@@ -159,7 +161,14 @@ def _entries_of(arrays: list[_Array], odd: list[str]) -> dict[str, Any]:
         if not domain and all_told and len(as_many) == 1:
             (domain,) = as_many
         source = array.entry if isinstance(array.entry, str) else f"{array.name} of {array.file}"
-        _add(entries, f"{domain or others}_{field}", array.entry, source, odd)
+        attribute = f"{domain or others}_{field}"
+        _add(entries, attribute, array.entry, source, odd)
+        rows.setdefault(attribute, array.rows)
+    for attribute, own in rows.items():
+        position = f"{attribute.partition('_')[0]}_{POSITION}"
+        if own and own != (rows.get(position) or own):
+            del entries[attribute]
+            odd.append(f"{attribute} left out: it has {own:,} points, {position} has {rows[position]:,}")
     return entries
 
 
