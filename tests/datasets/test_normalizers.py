@@ -93,6 +93,23 @@ def test_a_constant_field_is_shifted_only(tmp_path: Path) -> None:
     torch.testing.assert_close(dataset.denormalize("surface_velocity", values), torch.full((51, 3), 8.0))
 
 
+def test_values_that_float32_does_not_hold_are_refused(tmp_path: Path) -> None:
+    fields = {"surface_position": np.ones((9, 3)), "surface_power": np.arange(9) * 1e40}
+    write_sample(tmp_path, "run_1", fields, split="train", values_dtype="float64", parameters={"mass": 2e41})
+    assert statistics([str(tmp_path), "--split", "train", "--quiet"]) == 0
+    config = {"kind": "point", "root": str(tmp_path), "split": "train"}
+    with pytest.raises(
+        ZarrCoreError, match="surface_power: float32 does not hold 8e[+]40; normalize it, or use dtype="
+    ):
+        build_dataset(config)[0]
+    normalized = build_dataset(config | {"normalizers": {"surface_power": "min_max"}})[0]
+    assert normalized["surface_power"].max() == 1
+    stored = build_dataset(config | {"dtype": "stored"})[0]
+    assert stored["surface_power"].max() == 8e40
+    with pytest.raises(ZarrCoreError, match="mass: float32 does not hold 2e[+]41"):
+        build_dataset(config | {"fields": ["surface_position"], "parameters": ["mass"]})[0]
+
+
 @pytest.mark.parametrize("kind", ["mean_std", "logscale_mean_std", "min_max"])
 def test_a_constant_field_of_float64_is_shifted_only(tmp_path: Path, kind: str) -> None:
     # Sums of such a number are rounded, and so is the recorded mean: their difference is no spread.

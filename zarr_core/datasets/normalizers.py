@@ -278,7 +278,8 @@ class Normalizers(Mapping[str, Normalizer]):
         A copy in either case, except float32 values without a normalizer.
 
         Raises:
-            ZarrCoreError: the values are not a tensor, or have other components than the normalizer.
+            ZarrCoreError: the values are not a tensor, have other components than the normalizer, or are too large for
+                float32.
         """
         _check_tensor(field, values)
         normalizer = self.get(field)
@@ -286,7 +287,13 @@ class Normalizers(Mapping[str, Normalizer]):
         dtype = torch.float64 if normalizer is not None and values.dtype == torch.float64 else torch.float32
         if normalizer is not None:
             return normalizer.normalize_(_copied(values, dtype)).float()
-        return values if values.dtype == dtype else _copied(values, dtype)
+        if values.dtype == dtype:
+            return values
+        cast = _copied(values, dtype)
+        if values.dtype == torch.float64 and bool((cast.isinf() & values.isfinite()).any()):
+            largest = float(values.abs().max())
+            raise ZarrCoreError(f'{field}: float32 does not hold {largest:.6g}; normalize it, or use dtype="stored"')
+        return cast
 
     def inverse(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Physical values of normalized ones, such as predictions, on their devices. Differentiable.
