@@ -16,6 +16,7 @@ from zarr_core.sources.arrays import ArrayChoice
 from zarr_core.sources.formats import peek
 from zarr_core.sources.formats.files import SourceFile
 from zarr_core.sources.formats.vtk import VtkMesh
+from zarr_core.sources.left_out import collected_notes
 from zarr_core.sources.sample import SourceSample
 from zarr_core.storage import Storage
 from zarr_core.verify import verify_store
@@ -108,6 +109,15 @@ def test_copies_of_cells_of_another_piece_are_left_out(tmp_path: Path, name: str
     expected = [cell_array(blocks[0], "p"), np.delete(cell_array(blocks[1], "p"), [0, 5])]
     np.testing.assert_array_equal(load(tmp_path, kind(".pvtu")), np.concatenate(expected))
     assert len(load(tmp_path, kind(".pvtu"), "volume_position")) == 52
+
+
+def test_ghost_cells_of_a_file_without_pieces_are_noted(tmp_path: Path) -> None:
+    block, path = volume(), tmp_path / "run_1" / "volume.vtu"
+    mark_copies(block, [0, 5])
+    write_vtk(block, path)
+    with collected_notes() as notes:
+        assert len(load(tmp_path, kind(".vtu"))) == block.GetNumberOfCells()
+    assert list(notes.values()) == ["2 cells"]
 
 
 def test_copies_of_polyhedra_among_other_cells_are_left_out(tmp_path: Path) -> None:

@@ -34,6 +34,12 @@ from zarr_core.sources.formats.vtk_geometry import (
 from zarr_core.sources.left_out import note
 from zarr_core.sources.limits import check_claim
 
+#: Cell array that marks copies of cells of another piece.
+GHOSTS = "vtkGhostType"
+# And its name in files of older programs: VTK gives it the other one, if it is read.
+_GHOST_LEVELS = "vtkGhostLevels"
+#: Its bits for cells that do not count: copies of another piece's, refined ones and hidden ones.
+LEFT_OUT = 1 | 8 | 32
 # The root element of an XML file must begin within these bytes.
 _XML_HEAD = 65_536
 # Sections of a legacy file that announce a number of tuples.
@@ -55,13 +61,16 @@ def open_file(file: SourceFile, choices: Collection[ArrayChoice]) -> VtkMesh:
 
 def read_mesh(path: Path, suffix: str, choices: Collection[ArrayChoice]) -> VtkMesh:
     """Read a local file; raises ValueError."""
-    return VtkMesh(read_blocks(path, suffix, choices), choices)
+    blocks = read_blocks(path, suffix, choices)
+    for _, block in blocks:
+        flags = block.GetCellGhostArray()
+        if flags is not None and (count := np.count_nonzero(numpy_of(flags) & LEFT_OUT)):
+            note("ghost cells, which only pieces of a .pvtu or .pvtp file leave out, became points", f"{count:,} cells")
+    return VtkMesh(blocks, choices)
 
 
-def read_blocks(
-    path: Path, suffix: str, choices: Collection[ArrayChoice], also: Collection[str] = ()
-) -> list[tuple[str, Any]]:
-    """Names and meshes of the parts of a local file, with the arrays that :func:`select_arrays` enables.
+def read_blocks(path: Path, suffix: str, choices: Collection[ArrayChoice]) -> list[tuple[str, Any]]:
+    """Names and meshes of the parts of a local file, with their ghost cells and the arrays of the choices.
 
     Raises:
         ValueError: the file is damaged or refused, or lacks a chosen array.
@@ -79,7 +88,7 @@ def read_blocks(
         reader.UpdateInformation()
         if suffix in PIECES and reader.GetNumberOfTimeSteps() > 1:
             raise ValueError(f"contains {reader.GetNumberOfTimeSteps()} times; write each to a file of its own")
-        select_arrays(reader, choices, also)
+        select_arrays(reader, choices, [GHOSTS, _GHOST_LEVELS])
         if suffix in PIECES:
             vtk_xml.check_pieces(path, choices)
         reader.Update()

@@ -18,18 +18,12 @@ from zarr_core.sources.arrays import PIECES, ArrayChoice, suffix_of
 from zarr_core.sources.formats import vtk_xml
 from zarr_core.sources.formats.contents import Contents, MissingArrayError
 from zarr_core.sources.formats.files import SourceFile
-from zarr_core.sources.formats.vtk import VtkMesh, check_patches, read_blocks
+from zarr_core.sources.formats.vtk import GHOSTS, LEFT_OUT, VtkMesh, check_patches, read_blocks
 from zarr_core.sources.formats.vtk_geometry import numpy_of, output_of
 
 _ROOT_TYPES = ("PUnstructuredGrid", "PPolyData", "vtkMultiBlockDataSet")
 # Attribute with the path of a piece, by element.
 _SOURCES = {"Piece": "Source", "DataSet": "file"}
-# Cell array that marks copies of cells of another piece.
-_GHOSTS = "vtkGhostType"
-# And its name in files of older programs: VTK gives it the other one, if it is read.
-_GHOST_LEVELS = "vtkGhostLevels"
-# Its bits for cells that do not count: copies of another piece's, refined ones and hidden ones.
-_LEFT_OUT = 1 | 8 | 32
 _ABSOLUTE = re.compile(r"[/\\]|\w+:")
 
 
@@ -49,7 +43,7 @@ def open_file(file: SourceFile, choices: Collection[ArrayChoice]) -> VtkMesh:
             continue
         with _errors_of(piece), piece.local_path() as path:
             try:
-                read = read_blocks(path, piece.suffix, own, also=[_GHOSTS, _GHOST_LEVELS])
+                read = read_blocks(path, piece.suffix, own)
             except MissingArrayError:
                 if vtk_xml.peek(piece).points:
                     raise
@@ -81,17 +75,17 @@ def _without_ghosts(block: Any) -> Any:
     """
     from vtkmodules.vtkFiltersCore import vtkExtractCells
 
-    flags = block.GetCellData().GetArray(_GHOSTS)
+    flags = block.GetCellData().GetArray(GHOSTS)
     if flags is None:
         return block
     if block.IsA("vtkUnstructuredGrid") and block.GetPolyhedronFaces() is not None:
-        kept = np.flatnonzero(numpy_of(flags) & _LEFT_OUT == 0)
+        kept = np.flatnonzero(numpy_of(flags) & LEFT_OUT == 0)
         extract = vtkExtractCells()
         extract.SetCellIds(kept, len(kept))
         block = output_of(extract, block)
     else:
         block.RemoveGhostCells()
-    block.GetCellData().RemoveArray(_GHOSTS)
+    block.GetCellData().RemoveArray(GHOSTS)
     return block
 
 
