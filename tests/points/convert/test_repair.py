@@ -100,6 +100,31 @@ def kept(before: dict[str, bytes], after: dict[str, bytes]) -> bool:
     return all(after.get(name) == data for name, data in before.items() if "/" in name)
 
 
+@pytest.mark.parametrize("other", [{"chunk_points": 48}, {"layout": "packed"}])
+@pytest.mark.parametrize("publishes", [False, True])
+def test_the_way_back_to_earlier_settings_keeps_the_content_that_force_found(
+    tmp_path: Path, source: Path, other: dict[str, Any], publishes: bool
+) -> None:
+    """The group of the earlier settings holds what the files were before they were replaced under the same version."""
+    store, earlier = tmp_path / "store", SETTINGS | {"layout": "directory"}
+    convert("ahmedml", store, root=source, **earlier)
+    expected = raise_pressure(source, "run_2")
+    found = convert("ahmedml", store, root=source, force=True, sample_ids=["run_2"]).manifest.samples["run_2"]
+    for settings in (other, earlier, other, earlier):
+        convert("ahmedml", store, root=source, reconvert=True, sample_ids=["run_1"], **settings)
+        if publishes:  # as the platform does
+            publish("ahmedml", store, root=source)
+            results = list(iter_convert("ahmedml", store, root=source))
+            assert {result.status for result in results} <= {"converted", "up to date"}
+        report = convert("ahmedml", store, root=source)
+        manifest = report.manifest
+        assert "other content" not in " ".join(report.notes), "they changed once"
+        np.testing.assert_array_equal(np.sort(stored_values(store, "run_2", "surface/pressure")[:, 0]), expected)
+        assert {entry.settings for entry in manifest.samples.values()} == {manifest.conversion.current}
+    assert manifest.samples["run_2"] == found
+    assert verify_store(str(store), deep=True).ok
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*are absent and skipped")
 def test_another_content_under_the_same_version_is_another_group(tmp_path: Path, source: Path) -> None:

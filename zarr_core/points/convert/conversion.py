@@ -199,7 +199,9 @@ def _replaced_contents(job: ConversionJob, written: Mapping[str, SampleEntry]) -
     replaced = []
     for sample_id, new in written.items():
         old = job.held.samples.get(sample_id)
-        if old is not None and new.content and new.version != old.version:
+        if old is None or not new.content or new.version == old.version:
+            continue
+        if not old.content or old.settings == new.settings:  # otherwise a migration of a sample that was named before
             replaced.append(sample_id)
     named = counted("samples whose files have other content under the same sizes and times", replaced)
     return [f"{sentence}; earlier generations keep what they were converted from" for sentence in named]

@@ -77,6 +77,14 @@ class ConversionJob:
         wanted = (sample.fingerprint, self.writer.settings.digest)
         return entry is not None and (entry.fingerprint, entry.settings) == wanted
 
+    def content_of(self, sample: SourceSample) -> str:
+        """Digest in the store of a sample whose files have had other content under the same version; else "".
+
+        A group that is found by that version, as one of earlier settings, may hold any of these contents.
+        """
+        entry = self.held.samples.get(sample.sample_id)
+        return entry.content if entry is not None and entry.fingerprint == sample.fingerprint else ""
+
 
 def check_dataset(storage: Storage, manifest: StoreManifest, kind: str, name: str | None) -> None:
     """Raise StoreError if a store is of another kind than the dataset to be converted, or has another name."""
@@ -162,15 +170,16 @@ def _step(job: ConversionJob, sample: SourceSample) -> ConversionResult | Task:
         refusal = None
     # It has both if it was refused after its files had changed under the same version.
     retried = is_current and refusal is not None and request.retry_quarantined
+    content = job.content_of(sample)
     if request.force or retried:
         # A staged copy may have it in another layout: a group that no conversion repairs.
         if entry is not None and is_current and entry.layout == job.writer.settings.layout:
             return sample, Repair(entry.relpath, entry.head)
-        return sample, Repair()
+        return sample, Repair(content=content)
     if is_current and refusal is None:
         return ConversionResult(sample_id, "up to date")
     if refusal is None or request.retry_quarantined:
-        return sample, None
+        return sample, Repair(content=content) if content else None
     # A sample that was converted, but did not fit the columns of the store, may fit them now.
     if not is_current and isinstance(job.writer.find(sample_id, sample.fingerprint), SampleEntry):
         return sample, None

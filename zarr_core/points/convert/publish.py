@@ -359,7 +359,10 @@ def _remove_stale_documents(storage: Storage, attempt: _Attempt) -> None:
 
 def _find_finished(job: ConversionJob) -> Pending:
     """Groups and refusals of the selected samples that the manifest does not have yet."""
-    unknown = [s for i, s in job.selection.samples.items() if not job.is_current(job.held.samples.get(i), s)]
+    unknown = []
+    for sample_id, sample in job.selection.samples.items():
+        if not job.is_current(job.held.samples.get(sample_id), sample) and not job.content_of(sample):
+            unknown.append(sample)
     pending = Pending()
     with ThreadPoolExecutor(METADATA_READS) as pool:
         found = pool.map(lambda sample: job.writer.find(sample.sample_id, sample.fingerprint), unknown)

@@ -49,10 +49,13 @@ class Repair(NamedTuple):
     Attributes:
         relpath: its path; "" for that of the group's name.
         head: bytes of its head, of an archive that a manifest names; 0 if they are not known.
+        content: digest that the group's name shall have instead, if its source files have had other content under the
+            same version. The sample is written to a path that tells its content.
     """
 
     relpath: str = ""
     head: int = 0
+    content: str = ""
 
 
 @dataclass(frozen=True)
@@ -137,9 +140,9 @@ class GroupWriter:
             SampleError: a field is empty, misaligned, of the wrong width, not finite, does not fit its stored dtype, or
                 would lose too much by rounding (:mod:`zarr_core.format.rounding`).
         """
-        relpath, head = repair or Repair()
-        relpath = relpath or self.relpath(content.sample_id, content.fingerprint)
-        if repair is not None and self._holds_objects(relpath):
+        relpath, head, known = repair or Repair()
+        relpath = relpath or self.relpath(content.sample_id, content.fingerprint, known)
+        if repair is not None and (known or self._holds_objects(relpath)):
             if is_archive(relpath):
                 return self._pack_over(content, relpath, head)
             return self._write_over(content, relpath)

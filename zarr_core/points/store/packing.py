@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from tempfile import SpooledTemporaryFile, TemporaryDirectory
 from typing import Any
 
@@ -78,7 +78,8 @@ def on_this_machine(storage: Storage, relpath: str) -> Iterator[Storage]:
         return
     with TemporaryDirectory() as folder:
         place = Storage(folder)
-        place.write(relpath, _ranges(storage, relpath))
+        with suppress(FileNotFoundError):
+            place.write(relpath, _ranges(storage, relpath))
         yield place
 
 
@@ -108,6 +109,8 @@ def is_stored(storage: Storage, name: str, start: int, pieces: Iterable[bytes]) 
 
 def was_cut_off(storage: Storage, name: str, pieces: Iterable[bytes]) -> bool:
     """Whether an object has the first of these bytes, and zeros or nothing after them, as after a power cut."""
+    if not storage.exists(name):
+        return False
     end = 0
     is_cut = False
     for block in _blocks(pieces):
