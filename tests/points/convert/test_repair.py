@@ -77,6 +77,19 @@ def test_force_gives_a_copy_with_another_layout_that_of_its_settings(
     assert verify_store(str(copy), source=str(source)).ok
 
 
+def test_force_makes_a_thin_copy_whole(tmp_path: Path, source: Path) -> None:
+    store, copy = tmp_path / "store", tmp_path / "copy"
+    convert("ahmedml", store, root=source, **SETTINGS)
+    stage_store(store, copy, points="20%")
+    for sample_id in ("run_1", "run_2", "run_3"):
+        assert load_manifest(copy).origin["points"] == "20%"
+        report = convert("ahmedml", copy, root=source, force=True, sample_ids=[sample_id])
+        assert "other content" not in " ".join(report.notes)
+    assert report.manifest.samples == load_manifest(store).samples
+    assert "points" not in report.manifest.origin
+    assert_reads_equal(copy, store, ["run_1", "run_2", "run_3"])
+
+
 def test_force_converts_again_a_group_that_no_manifest_names(tmp_path: Path, source: Path) -> None:
     store = tmp_path / "store"
     assert len(list(iter_convert("ahmedml", store, root=source, **SETTINGS))) == 3

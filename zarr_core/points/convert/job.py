@@ -77,6 +77,10 @@ class ConversionJob:
         wanted = (sample.fingerprint, self.writer.settings.digest)
         return entry is not None and (entry.fingerprint, entry.settings) == wanted
 
+    def is_converted(self, sample_id: str, entry: SampleEntry) -> bool:
+        """Whether a conversion with these settings wrote a group, or would write it as it is."""
+        return entry.relpath in self.writer.relpaths(sample_id, entry.fingerprint, entry.content)
+
     def content_of(self, sample: SourceSample) -> str:
         """Digest in the store of a sample whose files have had other content under the same version; else "".
 
@@ -172,8 +176,8 @@ def _step(job: ConversionJob, sample: SourceSample) -> ConversionResult | Task:
     retried = is_current and refusal is not None and request.retry_quarantined
     content = job.content_of(sample)
     if request.force or retried:
-        # A staged copy may have it in another layout: a group that no conversion repairs.
-        if entry is not None and is_current and entry.layout == job.writer.settings.layout:
+        # A staged copy may have another form of it, such as its first points: a group that no conversion repairs.
+        if entry is not None and is_current and job.is_converted(sample_id, entry):
             return sample, Repair(entry.relpath, entry.head)
         return sample, Repair(content=content)
     if is_current and refusal is None:

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from zarr_core.errors import CollectedError, RetirementError, SourceError, StoreError
 from zarr_core.points.convert.job import ConversionJob, check_dataset, vanished_samples
@@ -225,9 +226,18 @@ def _attempt(job: ConversionJob, pending: Pending, current: StoreManifest | None
         quarantine=refused | misfits | pending.refused,
         retired=(start.retired | (vanished & samples.keys())).difference(stored),
         fingerprints=job.fingerprints,
+        origin=_origin(job, start, stored),
     )
     after = replace(after, conversion=recorded_conversion(after, settings))
     return _Attempt(before, after, selection, misfits, excess, stale)
+
+
+def _origin(job: ConversionJob, start: StoreManifest, stored: Mapping[str, SampleEntry]) -> Mapping[str, Any]:
+    """The origin of a copy, without the points that it was reduced to if all its samples have been converted again."""
+    if "points" in start.origin and all(job.is_converted(sample_id, entry) for sample_id, entry in stored.items()):
+        whole = {key: start.origin[key] for key in start.origin if key != "points"}
+        return as_its_own(replace(start, origin=whole), job.writer.storage).origin
+    return start.origin
 
 
 def _restored(job: ConversionJob, current: StoreManifest) -> set[str]:

@@ -110,13 +110,14 @@ class GroupWriter:
         Raises StoreError if all names are tombstoned. ``content`` is the digest of the group's content, if another
         group of these source files has other content.
         """
-        for path in self._relpaths(sample_id, fingerprint, content):
+        for path in self.relpaths(sample_id, fingerprint, content):
             if not self.retention.is_tombstoned(path):
                 return path
         reason = f"its groups were collected {GROUP_NAMES} times within a day; run gc with a longer grace period"
         raise StoreError(f"{self.storage.url}, {sample_id}: {reason}")
 
-    def _relpaths(self, sample_id: str, fingerprint: str, content: str = "") -> list[str]:
+    def relpaths(self, sample_id: str, fingerprint: str, content: str = "") -> list[str]:
+        """Every path that a conversion may give the group of a sample, in the order of preference."""
         inputs = [GROUP_FORMAT, sample_id, fingerprint, self.settings.digest]
         if content:
             inputs.append(content)
@@ -200,11 +201,11 @@ class GroupWriter:
         Otherwise the new group records the digest of its content.
         """
         other = made.content(group)
-        if made.relpath in self._relpaths(content.sample_id, content.fingerprint):
+        if made.relpath in self.relpaths(content.sample_id, content.fingerprint):
             same = made.is_same(group)
             other = "" if same else other
         else:  # the path itself tells the content
-            same = made.relpath in self._relpaths(content.sample_id, content.fingerprint, other)
+            same = made.relpath in self.relpaths(content.sample_id, content.fingerprint, other)
         if other:
             group["attributes"][ATTRIBUTES_KEY]["content"] = other
         return made.relpath if same else self.relpath(content.sample_id, content.fingerprint, other)
@@ -290,7 +291,7 @@ class GroupWriter:
     def find(self, sample_id: str, fingerprint: str) -> SampleEntry | Quarantine | Repair | None:
         """The result of an earlier attempt: a complete group, a refusal, or objects to repair; None without any."""
         # Without any garbage collection, a group always has the first of its names.
-        names = self._relpaths(sample_id, fingerprint)[: GROUP_NAMES if self.retention.collections else 1]
+        names = self.relpaths(sample_id, fingerprint)[: GROUP_NAMES if self.retention.collections else 1]
         found: Repair | None = None
         for path in names:
             result = None if self.retention.is_tombstoned(path) else self._find(path, fingerprint)
