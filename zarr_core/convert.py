@@ -216,7 +216,7 @@ def _preview_result(planned: ConversionPreview, store: str) -> cli.Result:
             counts.append(f"{len(samples):,} {reason} ({format_size(sizes[reason])})")
     lines = [f"would convert {', '.join(counts) or 'nothing'}"]
     if planned.changes:
-        lines.append(f"  settings of the stale samples: {planned.changes}")
+        lines.append(f"  settings: {planned.changes}")
     statuses = Counter(result.status for result in planned.others)
     lines += [f"  {count:,} {status}" for status, count in statuses.items()]
     if planned.retired:

@@ -110,11 +110,13 @@ def test_a_dry_run_previews_a_migration_and_writes_nothing(
     assert lines[0].startswith("would convert 1 new (")
     assert f"1 stale ({format_size(sizes['run_1'])})" in lines[0]
     assert f"1 changed ({format_size(sizes['run_2'])})" in lines[0]
-    assert lines[1] == "  settings of the stale samples: values_dtype: 'float16' -> 'float32'"
+    assert lines[1] == "  settings: values_dtype: 'float16' -> 'float32'"
     assert main([*arguments, "--reconvert", "--dry-run", "--json", "--limit", "1"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert sum(map(len, document["to_convert"].values())) == 1
     assert document["remaining"] == len(sizes) - 1
+    assert main([*arguments, "--reconvert", "--dry-run", "--samples", "run_2"]) == 0
+    assert "\n  settings: values_dtype: 'float16' -> 'float32'\n" in capsys.readouterr().out
     assert main([*arguments, "--dry-run"]) != 0, "without --reconvert it would be refused"
     assert objects(store) == before
 

@@ -197,7 +197,7 @@ class ConversionPreview:
     Attributes:
         to_convert: source samples by reason: "new"; "changed" at the source; "stale", because they have other settings;
             "again", because they are up to date or were refused, and the conversion is forced.
-        changes: how the settings differ from those of the stale samples: "values_dtype: 'float16' -> 'float32'".
+        changes: how the settings differ from those that these samples have: "values_dtype: 'float16' -> 'float32'".
         others: results of the selected samples that would not be converted.
         remaining: number of samples that would still be to convert, because of ``limit``.
         retired: ids of the samples that would be retired.
@@ -226,7 +226,7 @@ def preview(request: ConversionRequest) -> ConversionPreview:
     planned = plan(job)
     settings = job.writer.settings
     to_convert: dict[str, list[SourceSample]] = {"new": [], "changed": [], "stale": [], "again": []}
-    stale: set[str] = set()
+    former: set[str] = set()
     for sample, _ in planned.todo:
         entry = job.held.samples.get(sample.sample_id) or job.held.quarantine.get(sample.sample_id)
         if entry is None:
@@ -235,10 +235,11 @@ def preview(request: ConversionRequest) -> ConversionPreview:
             to_convert["changed"].append(sample)
         elif entry.settings != settings.digest:
             to_convert["stale"].append(sample)
-            stale.add(entry.settings)
         else:
             to_convert["again"].append(sample)
-    changes = describe_changes(job.held, stale, settings) if stale else ""
+        if entry is not None and entry.fingerprint and entry.settings != settings.digest:
+            former.add(entry.settings)
+    changes = describe_changes(job.held, former, settings) if former else ""
     retired, excess = vanished_samples(request, job.selection, job.held)
     return ConversionPreview(
         to_convert,
