@@ -375,6 +375,12 @@ def test_info_names_retired_samples_and_batches(tmp_path: Path, capsys: pytest.C
         assert command.main(["info", str(tmp_path / store), sample]) == 1
         error = capsys.readouterr().err
         assert f"holds no sample '{sample}'; it was retired in generation {generation}\n" in error
+    assert command.main([*line, "--reconvert", "--chunk-points", "32"]) == 0
+    for generation in ("2", "3"):
+        (tmp_path / "store" / "generations" / f"{generation:0>8}.json").unlink()  # as after gc
+    capsys.readouterr()
+    assert command.main(["info", str(tmp_path / "store"), "run_2"]) == 1
+    assert "holds no sample 'run_2'; it was retired after generation 1 and by generation 4\n" in capsys.readouterr().err
     (tmp_path / "run_2").rename(source / "run_2")
     assert command.main([*line, "--quiet"]) == 0
     assert command.main(["info", str(tmp_path / "store"), "--json"]) == 0

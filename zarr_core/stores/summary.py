@@ -257,7 +257,9 @@ def _retirement(storage: Storage, head: Head[Any], generation: int, sample_id: s
     for commit in commits(storage, head):
         for change in commit.changes:
             if commit.generation <= generation and change.what == "retired" and sample_id in change.names:
-                return f"it was retired in generation {commit.generation}"
+                if commit.since == commit.generation - 1:
+                    return f"it was retired in generation {commit.generation}"
+                return f"it was retired after generation {commit.since} and by generation {commit.generation}"
     return "it was retired"
 
 
