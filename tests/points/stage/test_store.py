@@ -208,6 +208,21 @@ def test_what_was_converted_into_a_copy_is_named_when_it_leaves(
     assert stage_store(store, copy).left == []
 
 
+def test_split_lists_that_the_source_no_longer_has_leave_the_copy(tmp_path: Path) -> None:
+    files, store, copy = write_source(tmp_path / "files", kind="drivaernet"), tmp_path / "store", tmp_path / "copy"
+    lists = {"train_design_ids.txt": "run_1\nrun_2\n", "val_design_ids.txt": "run_3\n", "blacklist.txt": "run_3\n"}
+    for name, text in lists.items():
+        (files / name).write_text(text)
+    convert("drivaernet", store, root=files)
+    stage_store(store, copy)
+    assert lists.keys() <= objects(copy).keys()
+    for name in ("val_design_ids.txt", "blacklist.txt"):
+        (files / name).unlink()
+    convert("drivaernet", store, root=files)
+    stage_store(store, copy)
+    assert lists.keys() & objects(copy).keys() == lists.keys() & objects(store).keys() == {"train_design_ids.txt"}
+
+
 def test_a_stage_goes_on_if_other_writers_keep_committing_first(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

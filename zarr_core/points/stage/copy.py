@@ -97,7 +97,16 @@ class StoreCopy:
         self._check_target(current)
         for name in (*map(split_list, self.manifest.splits), *BLACKLISTS):
             self._copy_small_file(name, name)
+        if current is not None:
+            self._remove_former_lists(current)
         return self._task(current, check)
+
+    def _remove_former_lists(self, current: StoreManifest) -> None:
+        """Delete copies of split lists and blacklists that the source no longer has."""
+        former = [split_list(split) for split in current.splits if split not in self.manifest.splits]
+        if current.excluded:
+            former += BLACKLISTS
+        self.target.delete([name for name in former if self.target.exists(name) and not self.source.exists(name)])
 
     def _task(self, current: StoreManifest | None, check: bool) -> StageTask:
         arrays = {}
