@@ -17,6 +17,7 @@ from zarr_core.matrix.store.state import MatrixState
 from zarr_core.points.statistics_files import find_statistics
 from zarr_core.points.store.footprint import LayoutInfo, layouts_of
 from zarr_core.points.store.group import METADATA_READS
+from zarr_core.points.store.head import as_its_own
 from zarr_core.points.store.manifest import SampleEntry, StoreManifest
 from zarr_core.points.store.settings import current_settings, describe_changes
 from zarr_core.storage import Storage
@@ -320,7 +321,7 @@ def _points_info(storage: Storage, state: StoreManifest, committed: float | None
         "excluded": len(state.excluded),
         "quarantined": {sample_id: refusal.explanation for sample_id, refusal in state.quarantine.items()},
         "layouts": layouts_of(storage, state),
-        "origin": state.origin,
+        "origin": as_its_own(state, storage).origin,
         "statistics": _statistics(storage, state, committed),
         "retired": tuple(sorted(state.retired)),
     }

@@ -37,6 +37,7 @@ from zarr_core.points.verify.store import verify_store
 from zarr_core.stage import main
 from zarr_core.statistics import main as statistics
 from zarr_core.storage import Storage
+from zarr_core.stores.summary import store_info
 from zarr_core.versioning.gc import collect_garbage
 
 FIELDS = ["surface_position", "surface_pressure"]
@@ -206,6 +207,24 @@ def test_what_was_converted_into_a_copy_is_named_when_it_leaves(
     assert main([str(copy), "--source", str(store)]) == 0
     assert "never had, and the copy names no more; their bytes stay until gc (1): run_3" in capsys.readouterr().out
     assert stage_store(store, copy).left == []
+
+
+def test_a_lost_store_is_restored_from_its_copy(tmp_path: Path) -> None:
+    files, store, copy = write_source(tmp_path / "files"), tmp_path / "store", tmp_path / "copy"
+    convert(KIND, store, root=files, sample_ids=["run_1", "run_2"])
+    stage_store(store, copy)
+    with pytest.raises(StoreError, match="holds a store that is not a copy of"):
+        stage_store(copy, store)
+    shutil.rmtree(store)
+    stage_store(copy, store, sample_ids=["run_1"])
+    stage_store(copy, store)  # as after an interruption
+    assert load_manifest(store).origin == store_info(store).origin == {}
+    assert not [note for note in convert(KIND, store, root=files).notes if "copy" in note]
+    assert stage_store(store, copy).ok
+    assert_reads_equal(copy, store, ["run_1", "run_2", "run_3"])
+    assert stage_store(store, store, layout="packed").ok
+    with pytest.raises(StoreError, match="holds a store that is not a copy of"):
+        stage_store(copy, store)
 
 
 def test_split_lists_that_the_source_no_longer_has_leave_the_copy(tmp_path: Path) -> None:

@@ -85,6 +85,8 @@ class StoreCopy:
     @property
     def _origin(self) -> dict[str, Any]:
         origin: dict[str, Any] = {"store": self.source.identity, "generation": self.manifest.generation}
+        if self.manifest.origin.get("store") == self.target.identity:  # a lost store is restored from its copy
+            origin |= {"store": self.target.identity, "generation": self.manifest.origin["generation"]}
         points = [str(self.points)] if self.points is not None else []
         if "points" in self.manifest.origin:  # of a thin copy
             points.append(str(self.manifest.origin["points"]))
@@ -130,7 +132,7 @@ class StoreCopy:
         if current is None:
             return
         url = self.target.url
-        if current.origin.get("store") != self._origin["store"]:
+        if current.origin.get("store") not in (self._origin["store"], self.source.identity):
             raise StoreError(f"{url} holds a store that is not a copy of {self.source.url}; use an empty target")
         others = self._unchanged(current).keys() - self.chosen
         if others and not self._has_these_points(current):

@@ -23,17 +23,18 @@ from zarr_core._util.arguments import whole_number
 from zarr_core._util.processes import map_in_processes
 from zarr_core._util.units import format_size
 from zarr_core.errors import CommitConflict, StoreError, UnknownFieldError, ZarrCoreError
-from zarr_core.format.object_names import BLACKLISTS, ZARR_JSON, split_list
+from zarr_core.format.object_names import BLACKLISTS, MANIFEST, ZARR_JSON, split_list
 from zarr_core.points.stage.as_stored import FolderCopy, copy_archive
 from zarr_core.points.stage.copy import Repacking, StageReport, StoreCopy
 from zarr_core.points.stage.rewrite import RewrittenCopy
 from zarr_core.points.stage.task import FirstPoints, Item, StagedSample, StageTask
-from zarr_core.points.store.head import load_if_any, load_manifest
+from zarr_core.points.store.head import HEAD, load_manifest
 from zarr_core.points.store.manifest import DomainLayout, StoreManifest
 from zarr_core.points.store.settings import Layout
 from zarr_core.storage import Storage, is_local
 from zarr_core.storage.temporary import strip_temp_suffix
 from zarr_core.versioning.archive import GENERATIONS
+from zarr_core.versioning.generations import load
 
 __all__ = ["StageReport", "stage_store"]
 
@@ -112,7 +113,8 @@ def stage_store(
     kind_of_copy = Repacking if in_place else StoreCopy
     copy = kind_of_copy(source, target, manifest, frozenset(chosen), domains, layout, form)
     with _locked(target, removes_leftovers=not in_place):
-        current = load_if_any(target)
+        # As it is recorded: a store that is restored from its copy is a copy of itself until it is converted.
+        current = load(target, HEAD) if target.exists(MANIFEST) else None
         if current is None:
             target.check_bucket()
         task = copy.prepare(current, check)
