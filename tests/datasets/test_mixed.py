@@ -17,6 +17,7 @@ from torch.utils.data import ConcatDataset, DataLoader, Subset, default_collate
 
 from tests.helpers.published_store import make_samples, write_published_store
 from zarr_core import write_sample
+from zarr_core._util.repeated import Repeated
 from zarr_core.datasets import MixedDataset, ZarrPointDataset, build_dataset
 from zarr_core.errors import UnknownFieldError, ZarrCoreError
 from zarr_core.loader import EpochBatchSampler, ResumableLoader, ZarrIterableDataset
@@ -88,6 +89,19 @@ def test_a_sample_of_two_datasets_has_other_points_in_each(roots: dict[str, str]
         mixed.set_epoch(epoch)
         drawn += [(epoch, *item["volume_pressure"].tolist()) for item in mixed.__getitems__(range(len(mixed)))]
     # A sample has about 130 draws, two of which may be equal by chance.
+    assert len(set(drawn)) > 0.9 * len(drawn)
+
+
+@pytest.mark.parametrize("others", [[1], [0, 0, 1], [0, 1, 1, 1]])
+def test_a_sample_of_two_subsets_has_other_points_each_time(roots: dict[str, str], others: list[int]) -> None:
+    first = opened(roots["a"])
+    mixed = MixedDataset({"a": Subset(first, [0, 1, 1]), "b": Subset(Subset(first, others), range(len(others)))})
+    drawn: list[Any] = []
+    for epoch in range(8):
+        mixed.set_epoch(epoch)
+        indices = [Repeated(index, earlier) for earlier in range(3) for index in range(len(mixed))]
+        drawn += [(epoch, *item["volume_pressure"].tolist()) for item in mixed.__getitems__(indices)]
+    # Two draws may be equal by chance.
     assert len(set(drawn)) > 0.9 * len(drawn)
 
 

@@ -14,21 +14,30 @@ class Repeated(int):
     everywhere else. A number is subtracted from it, as ``ConcatDataset`` does, without losing the repetition.
 
     Attributes:
-        repetition: number of earlier occurrences in the epoch.
+        earlier: number of earlier occurrences in the epoch, in this part of a mixture.
+        turn: number of the part among those that have samples in common.
+        turns: how many of these parts there are.
     """
 
-    repetition: int
+    earlier: int
+    turn: int
+    turns: int
 
-    def __new__(cls, index: int, repetition: int = 0) -> Repeated:
+    def __new__(cls, index: int, earlier: int = 0, turn: int = 0, turns: int = 1) -> Repeated:
         repeated = super().__new__(cls, index)
-        repeated.repetition = repetition
+        repeated.earlier, repeated.turn, repeated.turns = earlier, turn, turns
         return repeated
 
+    @property
+    def repetition(self) -> int:
+        """A number of its own for each occurrence in the epoch, in all parts."""
+        return self.earlier * self.turns + self.turn
+
     def __sub__(self, other: int) -> Repeated:
-        return Repeated(int(self) - other, self.repetition)
+        return Repeated(int(self) - other, self.earlier, self.turn, self.turns)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Repeated, (int(self), self.repetition)
+        return Repeated, (int(self), self.earlier, self.turn, self.turns)
 
 
 def repetition_of(index: Any) -> int:
@@ -60,6 +69,6 @@ class CountedIndices(list[int]):
         if isinstance(place, slice):
             return super().__getitem__(place)
         index = super().__getitem__(place)
-        times = self._times.get(index, 1)
-        repetition = repetition_of(place) * times + self._earlier.get(range(len(self))[place], 0)
-        return Repeated(index, repetition) if repetition else index
+        given = place if type(place) is Repeated else Repeated(0)
+        earlier = given.earlier * self._times.get(index, 1) + self._earlier.get(range(len(self))[place], 0)
+        return Repeated(index, earlier, given.turn, given.turns)

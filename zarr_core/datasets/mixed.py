@@ -233,8 +233,7 @@ class _Part:
             passed = number - before // self.size
             sample = _pass(self.size, self.key, number, offset // _BLOCK)[offset % _BLOCK]
         passed += repetition * (-(-self.count // self.size) + 1)  # the most passes that an epoch has places of
-        passed = passed * self.turns + self.turn
-        return Repeated(sample, passed) if passed else sample
+        return Repeated(sample, passed, self.turn, self.turns)
 
 
 class _Masks:
