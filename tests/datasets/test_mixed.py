@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -255,6 +255,14 @@ def test_statistics_are_those_of_each_store_or_common(roots: dict[str, str]) -> 
         MixedDataset(stored)
     with pytest.raises(ZarrCoreError, match="surface_pressure is normalized in a and not in b"):
         MixedDataset({"a": opened(roots["a"], **scaled), "b": opened(roots["b"])})
+
+
+@pytest.mark.parametrize("wrapped", [lambda dataset: Subset(dataset, [0]), lambda dataset: ConcatDataset([dataset])])
+def test_normalizers_are_compared_within_wrappers(roots: dict[str, str], wrapped: Callable[[Any], Any]) -> None:
+    scaled, raw = opened(roots["a"], normalizers={"surface_pressure": "mean_std"}), opened(roots["b"])
+    with pytest.raises(ZarrCoreError, match="surface_pressure is normalized in a and not in b"):
+        MixedDataset({"a": wrapped(scaled), "b": wrapped(raw)})
+    assert len(MixedDataset({"a": wrapped(scaled), "b": scaled})) > 5
 
 
 @pytest.mark.parametrize("dtype", ["float32", "stored"])

@@ -26,7 +26,7 @@ from zarr_core.datasets.collation import fields_by_domain
 from zarr_core.datasets.joined import Chosen, JoinedReader
 from zarr_core.datasets.shared_samples import with_shared_samples
 from zarr_core.errors import UnknownFieldError, ZarrCoreError
-from zarr_core.loader.epochs import DatasetEpochs, count_repetitions, fetch_items, fingerprint_of
+from zarr_core.loader.epochs import DatasetEpochs, count_repetitions, datasets_within, fetch_items, fingerprint_of
 from zarr_core.loader.permutation import Permutation
 from zarr_core.loader.weights import rounded
 
@@ -326,11 +326,15 @@ def _form(tensor: Tensor) -> str:
 
 def _check_normalizers(datasets: Mapping[str, Any], present: Mapping[str, set[str]]) -> None:
     """Raise ZarrCoreError if a field is normalized in some of the datasets that have it only."""
-    normalized = {name: set(getattr(dataset, "normalizers", None) or ()) for name, dataset in datasets.items()}
+    normalized: dict[str, set[str]] = {}
     dtypes = {}
     for name, dataset in datasets.items():
-        if normalized[name] and hasattr(dataset, "config"):
-            dtypes[name] = dataset.config.dtype
+        normalized[name] = set()
+        for one in datasets_within(dataset):
+            fields = getattr(one, "normalizers", None) or ()
+            normalized[name].update(fields)
+            if fields and hasattr(one, "config"):
+                dtypes[name] = one.config.dtype
     if len(set(dtypes.values())) > 1:
         raise ZarrCoreError(
             f'dtype="stored" is not normalized yet, "float32" is: give all datasets one dtype, not {dtypes}'

@@ -94,9 +94,14 @@ def count_repetitions(dataset: Any) -> None:
     The indices of a subset are replaced by an equal list. Else a sample that the subset has twice, or that a sampler
     repeats, would have the same points each time.
     """
-    for one in _reached(dataset, _wrapped):
+    for one in datasets_within(dataset):
         if isinstance(one, Subset) and not isinstance(one.indices, CountedIndices):
             one.indices = CountedIndices(one.indices)
+
+
+def datasets_within(dataset: Any) -> list[Any]:
+    """A dataset and those within ``Subset``, ``ConcatDataset`` and other wrappers, each object once."""
+    return _reached(dataset, _wrapped)
 
 
 def fetch_items(dataset: Any, indices: list[int]) -> Any:
