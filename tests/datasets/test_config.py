@@ -57,3 +57,11 @@ def test_settings_that_the_store_cannot_meet_are_refused_before_the_first_item(
 ) -> None:
     with pytest.raises(ZarrCoreError, match=message):
         drivaernet(root, **settings)
+
+
+def test_places_may_be_paths(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(root.parent)
+    config = ZarrDrivAerNetDatasetConfig(root=Path(root.name), split="train", cache_dir=tmp_path / "cache")
+    assert (config.root, config.cache_dir) == (str(root), str(tmp_path / "cache"))
+    with pytest.raises(ValidationError, match="root"):
+        ZarrDrivAerNetDatasetConfig(root=3, split="train")

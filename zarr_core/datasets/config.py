@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import inspect
+import os
 import re
 from collections.abc import Callable, Collection, Mapping
 from typing import Annotated, Any, Literal, Self
 
 import pydantic
-from pydantic import AfterValidator, NonNegativeInt, PositiveInt
+from pydantic import AfterValidator, BeforeValidator, NonNegativeInt, PositiveInt
 
 from zarr_core._util.arguments import did_you_mean
 from zarr_core._util.documents import checked_by
@@ -32,8 +33,13 @@ _COUNTERPARTS = {
 }
 
 
+def _as_text(place: Any) -> Any:
+    """A ``Path`` as text; anything else as it is, to be checked."""
+    return os.fspath(place) if isinstance(place, os.PathLike) else place
+
+
 # Absolute, as a worker process that gets the config may have another working directory.
-_Place = Annotated[str, AfterValidator(absolute)]
+_Place = Annotated[str, BeforeValidator(_as_text), AfterValidator(absolute)]
 _Size = Annotated[int | str, checked_by(parse_size)]
 
 
