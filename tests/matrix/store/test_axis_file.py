@@ -56,6 +56,14 @@ def test_what_may_be_no_name_is_refused(tmp_path: Path, name: str, text: str, me
         read_feature_ids(str(tmp_path / name))
 
 
+def test_a_line_break_in_a_cell_is_refused_where_a_block_ends(tmp_path: Path) -> None:
+    """pyarrow parses blocks of 1 MiB, and by default ends each at a line break, also within a cell."""
+    rows = 65_535 * "cg0000000,plain\n"  # 16 bytes each: the first block ends in the cell
+    (tmp_path / "probes.csv").write_text(f'name,note\n{rows}cg1,"a note of two lines\ncg2,b"\n{rows}')
+    with pytest.raises(MatrixError, match="131,072 lines hold 131,071 rows"):
+        read_feature_ids(str(tmp_path / "probes.csv"))
+
+
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
 def test_pyarrow_gets_manifests_in_its_own_memory(tmp_path: Path, given_to_pyarrow: list[Any], kind: str) -> None:
     path = tmp_path / f"probes.{kind}"

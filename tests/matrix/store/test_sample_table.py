@@ -165,6 +165,14 @@ def test_empty_cells_and_na_are_null_in_columns_of_text_too(matrix: WideMatrix, 
     ]
 
 
+def test_a_line_break_in_a_cell_begins_no_row(tmp_path: Path) -> None:
+    """pyarrow parses blocks of 1 MiB, and by default ends each at a line break, also within a cell."""
+    notes = ["first, line\nsecond, line"] * 40_000
+    table = pd.DataFrame({"sample_id": [f"s{number}" for number in range(40_000)], "note": notes})
+    table.to_csv(tmp_path / "notes.csv", index=False)
+    assert module.read_table(tmp_path / "notes.csv", "samples").to_pandas().equals(table)
+
+
 def test_what_contradicts_is_refused_and_named(matrix: WideMatrix, tmp_path: Path) -> None:
     matrix.set_metadata(pa.table({"sample_id": ["a_s0"], "age": [1], "barcode": [2**60 + 1]}))
     matrix.set_metadata(pa.table({"batch_id": ["a"], "array": ["EPIC"]}), "batches")

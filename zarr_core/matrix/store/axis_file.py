@@ -217,7 +217,8 @@ def _parse_table(data: bytes, kind: str, where: str, roles: Collection[str]) -> 
     table = pyarrow.csv.read_csv(
         arrow_file(memoryview(data)[start:stop]),
         pyarrow.csv.ReadOptions(column_names=names),
-        pyarrow.csv.ParseOptions(delimiter=delimiter),
+        # Without the second option, a line break in a cell at the end of a block of 1 MiB begins a row.
+        pyarrow.csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
         pyarrow.csv.ConvertOptions(column_types=texts, include_columns=list(used.values())),
     )
     lines = sum(1 for _ in _LINE.finditer(data, start, stop))

@@ -279,7 +279,9 @@ def _read_file(url: str, where: str, key: str) -> pa.Table:
         data = file.read()
         data.decode()  # pyarrow would take text in another encoding for bytes
         delimiter = "\t" if ending == "tsv" else ","
-        table = pa.csv.read_csv(arrow_file(data), None, pa.csv.ParseOptions(delimiter=delimiter), text)
+        # Without this, a line break in a cell at the end of a block of 1 MiB begins a row.
+        form = pa.csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
+        table = pa.csv.read_csv(arrow_file(data), None, form, text)
     for number, field in enumerate(table.schema):
         if pa.types.is_string(field.type) and field.name not in text.column_types:
             present = _not_in(table[number], text.null_values)
