@@ -131,6 +131,15 @@ def test_cells_of_any_float_type(dtype: str, largest: int) -> None:
         scattered(batch_of([(0, 0, 0.1), (0, 0, None)], pa.float64()), block=block)
 
 
+@pytest.mark.parametrize("kind", [pa.int64(), pa.uint64(), pa.decimal128(38, 0)])
+@pytest.mark.parametrize("others", [[2], [2, None]])
+def test_the_first_whole_number_that_float64_rounds_is_refused(kind: pa.DataType, others: list[Any]) -> None:
+    block = WideBlock("b7", "beta", ["s0"], FEATURES, "float64")
+    rows = [(0, feature, value) for feature, value in enumerate([2**53, 2**53 + 1, *others])]
+    with pytest.raises(WarehouseError, match="feature f1: float64 cannot hold its value 9007199254740993"):
+        scattered(batch_of(rows, kind), block=block)
+
+
 def test_a_value_that_does_not_fit_is_named() -> None:
     rows = batch_of([(0, 1, 1.0), (2, 3, 1e39)], pa.float64())
     with pytest.raises(WarehouseError, match="sample s2, feature f3"):

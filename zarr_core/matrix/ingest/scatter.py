@@ -114,7 +114,10 @@ def _value_bits(rows: pa.RecordBatch, block: WideBlock, no_value: np.unsignedint
         stored = values.astype(block.dtype, copy=False)
     if whole:
         exact = 2 ** (np.finfo(block.dtype).nmant + 1)  # the dtype represents all integers up to this one
-        unfit = np.abs(values.astype(np.float64)) > exact
+        rounded = values.astype(np.float64)
+        unfit = np.abs(rounded) > exact
+        for doubtful in np.flatnonzero(np.abs(rounded) == exact):  # 2**53 + 1 is rounded to 2**53
+            unfit[doubtful] = rows.column("value")[int(doubtful)].as_py() != int(rounded[doubtful])
     elif stored is values:
         unfit = np.zeros(1, bool)
     else:
