@@ -87,6 +87,7 @@ def test_a_second_row_for_a_cell_is_named(given_rows: tuple[list[Row], int], dat
         (pa.float64(), [0.1, float("inf"), 1e-60]),
         (pa.decimal128(9, 4), [decimal.Decimal("0.1"), None, decimal.Decimal("12.5")]),
         (pa.decimal128(38, 0), [3, None, -(2**24)]),
+        (pa.null(), [None, None, None]),
     ],
 )
 def test_values_of_any_number_type(kind: pa.DataType, values: list[Any]) -> None:

@@ -107,6 +107,8 @@ def _value_bits(rows: pa.RecordBatch, block: WideBlock, no_value: np.unsignedint
     if pa.types.is_decimal(column.type):
         whole = column.type.scale <= 0  # how databases without integers store counts
         column = column.cast(pa.float64())
+    elif pa.types.is_null(column.type):  # the type of a Parquet column whose file has no value
+        column = column.cast(pa.float64())
     if not (whole or pa.types.is_floating(column.type)):
         raise BatchError(f"batch {block.batch_id}: {block.value} is of type {column.type}, not a number")
     values = column.to_numpy(zero_copy_only=False)  # nulls become NaN
