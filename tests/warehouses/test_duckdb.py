@@ -47,6 +47,17 @@ def test_files_may_store_a_column_as_different_types(tmp_path: Path) -> None:
             np.testing.assert_array_equal(got, betas)
 
 
+@pytest.mark.parametrize("column", ["batch_id", "sample_id", "cpg_id"])
+def test_ids_whose_text_depends_on_the_file_are_refused(tmp_path: Path, column: str) -> None:
+    """DuckDB makes 7 of one file 7.0 where another file has 7.5, and rounds 2**53 + 1."""
+    rows = pd.DataFrame({"batch_id": [1], "sample_id": [2], "cpg_id": [3], "beta": [0.5], "coverage": [1]})
+    rows.to_parquet(tmp_path / "whole.parquet")
+    rows.astype({column: float}).to_parquet(tmp_path / "float.parquet")
+    assert len(DuckDBWarehouse(f"{tmp_path}/float.parquet").batch_ids()) == 1
+    with pytest.raises(WarehouseError, match=f"column {column} is BIGINT and DOUBLE in different files"):
+        DuckDBWarehouse(f"{tmp_path}/*.parquet").batch_ids()
+
+
 def test_batch_ids_with_special_characters_and_files_without_folders(tmp_path: Path) -> None:
     names = ["a b", "x/y", "a+b", "p\u00fc", "50%"]
     for number, name in enumerate(names):

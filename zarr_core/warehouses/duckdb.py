@@ -90,9 +90,20 @@ class DuckDBWarehouse(Warehouse):
             f"CREATE OR REPLACE VIEW long AS SELECT * FROM read_parquet([{named_files}], "
             "union_by_name = true, hive_partitioning = true, hive_types_autocast = false)"
         )
-        present = {name for name, *_ in connection.execute("DESCRIBE long").fetchall()}
-        named = [self.columns.batch, self.columns.sample, self.columns.feature, *self.columns.values.values()]
-        self._check_columns(named, present)
+        present = {name: kind for name, kind, *_ in connection.execute("DESCRIBE long").fetchall()}
+        ids = [self.columns.batch, self.columns.sample, self.columns.feature]
+        self._check_columns([*ids, *self.columns.values.values()], present)
+        for name in ids:
+            if present[name] == "VARCHAR" or "INT" in present[name]:
+                continue
+            columns = f"parquet_schema([{named_files}]) WHERE name = {literal(name)}"
+            kinds = connection.execute(f"SELECT DISTINCT duckdb_type FROM {columns} ORDER BY 1").fetchall()
+            if len(kinds) > 1:
+                named = " and ".join(kind for (kind,) in kinds)
+                raise WarehouseError(
+                    f"{self!r}: column {name} is {named} in different files, so one id has several texts, such as 7 and "
+                    "7.0; write it with one type, best as text"
+                )
 
     def files_of(self, files: Sequence[ListedFile], batch_ids: Collection[str] | None) -> list[ListedFile]:
         """The files that may hold rows of batches (None: of all): a folder may name the batch of its files."""
