@@ -58,6 +58,20 @@ def test_ids_whose_text_depends_on_the_file_are_refused(tmp_path: Path, column: 
         DuckDBWarehouse(f"{tmp_path}/*.parquet").batch_ids()
 
 
+def test_files_without_a_value_column_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    rows = pd.DataFrame({"batch_id": ["a"], "sample_id": ["s"], "cpg_id": ["cg1"], "beta": [0.5], "coverage": [1]})
+    rows.to_parquet(tmp_path / "a[1].parquet")
+    renamed = rows.assign(batch_id="b", sample_id="t").rename(columns={"beta": "methylation", "coverage": "Coverage"})
+    renamed.to_parquet(tmp_path / "b.parquet")
+    warehouse = DuckDBWarehouse(f"{tmp_path}/*.parquet")
+    with warehouse.unload({"b": ["t"]}, ["beta", "coverage"], ["cg1"]) as unloaded:
+        assert np.isnan(wide(unloaded, "b", ["t"], "beta", ["cg1"]).values)
+        assert wide(unloaded, "b", ["t"], "coverage", ["cg1"]).values == 1  # the case of a name does not matter
+    (warning,) = caplog.messages
+    assert "1 of 2 files have no column beta" in warning
+    assert warning.endswith("b.parquet")
+
+
 def test_batch_ids_with_special_characters_and_files_without_folders(tmp_path: Path) -> None:
     names = ["a b", "x/y", "a+b", "p\u00fc", "50%"]
     for number, name in enumerate(names):

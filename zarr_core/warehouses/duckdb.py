@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import logging
 import os
 import re
 import stat
@@ -19,12 +20,15 @@ from zarr_core._util.digests import json_digest
 from zarr_core._util.redaction import redact
 from zarr_core.errors import WarehouseError
 from zarr_core.storage import absolute, is_local
-from zarr_core.warehouses.join import PositionJoin, distinct_query, duckdb_connection, literal
+from zarr_core.warehouses.join import PositionJoin, distinct_query, duckdb_connection, literal, value_column
 from zarr_core.warehouses.protocol import LongColumns, Unloaded, Warehouse
 
 if TYPE_CHECKING:
     import duckdb
     import pyarrow as pa
+
+
+logger = logging.getLogger(__name__)
 
 
 class ListedFile(NamedTuple):
@@ -68,6 +72,9 @@ class DuckDBWarehouse(Warehouse):
         """Make rows readable. Each call of ``rows`` runs one query and streams its result."""
         files = self._listed()
         with self._connection() as connection:
+            chosen = self.files_of(files, batches) or files[:1]
+            for value in values:
+                self._warn_of_absent(connection, chosen, value_column(self.columns, value))
             yield _JoinedFiles(self, files, PositionJoin(connection, self.columns, batches, values, feature_ids))
 
     def _distinct(self, names: Sequence[str], among: Sequence[str] | None) -> Iterable[tuple[str | None, ...]]:
@@ -101,9 +108,19 @@ class DuckDBWarehouse(Warehouse):
             if len(kinds) > 1:
                 named = " and ".join(kind for (kind,) in kinds)
                 raise WarehouseError(
-                    f"{self!r}: column {name} is {named} in different files, so one id has several texts, such as 7 and "
+                    f"{self!r}: column {name} is {named} in different files, so an id has several texts, such as 7 and "
                     "7.0; write it with one type, best as text"
                 )
+
+    def _warn_of_absent(self, connection: duckdb.DuckDBPyConnection, files: Sequence[ListedFile], column: str) -> None:
+        """Name the files without a column: DuckDB reads nulls from them if another file has it."""
+        named_files = ", ".join(literal(glob.escape(file.name)) for file in files)
+        schemas = f"parquet_schema([{named_files}]) WHERE lower(name) = lower({literal(column)})"
+        having = {name for (name,) in connection.execute(f"SELECT file_name FROM {schemas}").fetchall()}
+        without = [file.name for file in files if file.name not in having]
+        if without:
+            text = "%r: %d of %d files have no column %s, so its value is missing in their rows, such as those of %s"
+            logger.warning(text, self, len(without), len(files), column, redact(without[0]))
 
     def files_of(self, files: Sequence[ListedFile], batch_ids: Collection[str] | None) -> list[ListedFile]:
         """The files that may hold rows of batches (None: of all): a folder may name the batch of its files."""
