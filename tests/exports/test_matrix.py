@@ -161,6 +161,15 @@ def test_metadata_leave_with_the_cells(described: WideMatrix, tmp_path: Path) ->
         assert table["platform"].to_pylist() == ["EPIC", "450K", "EPIC", "450K"]
 
 
+def test_durations_in_h5ad_have_a_unit(matrix: WideMatrix, tmp_path: Path) -> None:
+    h5py = pytest.importorskip("h5py", reason="needs the extra exports")
+    waited = pa.array([90, None], pa.duration("s"))
+    matrix.set_metadata(pa.table({"sample_id": ["a_s0", "a_s1"], "waited": waited}))
+    with h5py.File(export_h5ad(MatrixRows(matrix, sample_ids=["a_s1", "a_s0"]), tmp_path / "out.h5ad")) as file:
+        assert file["obs/waited/categories"].asstr()[:].tolist() == ["90 s"]
+        assert file["obs/waited/codes"][:].tolist() == [-1, 0]
+
+
 def test_anndata_reads_metadata(described: WideMatrix, tmp_path: Path) -> None:
     h5py = pytest.importorskip("h5py", reason="needs the extra exports")
     rows = MatrixRows(described, sample_ids=described.sample_ids[:5][::-1])

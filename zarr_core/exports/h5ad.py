@@ -30,8 +30,9 @@ def export_h5ad(rows: MatrixRows, out: str | os.PathLike[str], *, progress: bool
 
     ``X`` is the first value table, and each further one a layer, (samples, features) of the stored dtype, NaN where
     missing. ``obs`` is indexed by sample and has the column ``batch`` and the metadata of the samples: numbers and
-    truth values, nullable where some are null; text as categories, as AnnData writes it; times as text. ``var`` is
-    indexed by feature. ``uns["zarr_core"]`` names store and generation. Memory: a block of 64 MiB.
+    truth values, nullable where some are null; text as categories, as AnnData writes it; times as text, and durations
+    as in "90 s". ``var`` is indexed by feature. ``uns["zarr_core"]`` names store and generation. Memory: a block of 64
+    MiB.
 
     Args:
         rows: the cells.
@@ -115,6 +116,8 @@ def _write_column(group: Any, name: str, column: pyarrow.Array) -> None:
         _write_array(nullable, "mask", column.is_null().to_numpy(zero_copy_only=False))
     else:
         text = column.cast(pa.string())
+        if pa.types.is_duration(column.type):  # Arrow writes the number alone
+            text = pc.binary_join_element_wise(text, column.type.unit, " ")
         categories = sorted(set(text.drop_null().to_pylist()))
         codes = pc.index_in(text, value_set=pa.array(categories, pa.string())).fill_null(-1)
         categorical = group.create_group(name)
