@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import decimal
 import json
 from pathlib import Path
 from typing import Any
@@ -165,6 +166,15 @@ def test_empty_cells_and_na_are_null_in_columns_of_text_too(matrix: WideMatrix, 
     ]
 
 
+def test_decimals_are_numbers(matrix: WideMatrix) -> None:
+    counts = pa.array([decimal.Decimal(2**53 + 1), None]).cast(pa.decimal128(38, 0))
+    doses = pa.array([decimal.Decimal("0.1"), None]).cast(pa.decimal128(9, 4))
+    matrix.set_metadata(pa.table({"sample_id": ["a_s0", "a_s1"], "count": counts, "dose": doses}))
+    assert types(matrix) == {"count": "int64", "dose": "double"}
+    found = matrix.samples(["count", "dose"], ["a_s0", "a_s1"])
+    assert (found["count"].to_pylist(), found["dose"].to_pylist()) == ([2**53 + 1, None], [0.1, None])
+
+
 def test_a_line_break_in_a_cell_begins_no_row(tmp_path: Path) -> None:
     """pyarrow parses blocks of 1 MiB, and by default ends each at a line break, also within a cell."""
     notes = ["first, line\nsecond, line"] * 40_000
@@ -186,6 +196,13 @@ def test_what_contradicts_is_refused_and_named(matrix: WideMatrix, tmp_path: Pat
         (table({"sample_id": ["a_s0", None]}), {}, "row 2 has no id"),
         (table({"sample_id": [1.5]}), {}, "ids must be strings, not double"),
         (table({"sample_id": ["a_s0"], "age": [[1]]}), {}, "column age is of type list"),
+        (
+            table({"sample_id": ["a_s0"], "age": pa.array([(1, 2, 3)], pa.month_day_nano_interval())}),
+            {},
+            "column age is of type month_day_nano",
+        ),
+        (table({"sample_id": ["a_s0"], "age": [decimal.Decimal(10**20)]}), {}, "column age .* beyond int64"),
+        (pd.DataFrame({"sample_id": ["a_s0"], "age": pd.cut([7], [0, 9])}), {}, "column age is of type dictionary"),
         (table({"sample_id": ["a_s0"], "age": ["old"]}), {}, "another type than before"),
         (table({"sample_id": ["a_s0"], "barcode": [1.5]}), {}, "another type than before .*1152921504606846977"),
         (table({"sample_id": ["a_s0"], "array": ["27K"]}), {}, "'array' is already in the table of batches"),

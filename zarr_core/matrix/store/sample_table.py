@@ -308,12 +308,18 @@ def _ids(column: pa.ChunkedArray, where: str) -> pa.ChunkedArray:
 
 def _plain(column: pa.ChunkedArray, where: str) -> pa.ChunkedArray:
     """The column in one of the types that are stored: one value per row, strings of one kind."""
-    types, kind = _pyarrow().types, column.type
-    if types.is_dictionary(kind):
+    pa, kind = _pyarrow(), column.type
+    types = pa.types
+    if types.is_dictionary(kind) and not isinstance(kind.value_type, pa.BaseExtensionType):
         return _plain(column.cast(kind.value_type), where)
+    if types.is_decimal(kind):  # how databases store whole numbers, too
+        try:
+            return column.cast("int64" if kind.scale <= 0 else "float64")
+        except pa.ArrowInvalid as error:
+            raise MatrixError(f"{where} is of type {kind}, with a number beyond int64; store it as text") from error
     if types.is_large_string(kind) or types.is_string_view(kind):
         return column.cast("string")
-    if not (types.is_primitive(kind) or types.is_string(kind) or types.is_null(kind)):
+    if types.is_interval(kind) or not (types.is_primitive(kind) or types.is_string(kind) or types.is_null(kind)):
         raise MatrixError(f"{where} is of type {kind}; a column holds one number, text, truth value or time per row")
     return column
 
