@@ -152,8 +152,15 @@ def check_converted(source: WatchedSource, found: Conversions) -> dg.AssetCheckE
             f"The store does not hold {format_count(len(ordered), noun)} as converted, because it was removed, "
             f"replaced or restored, or garbage was collected before they were published: {some(ordered)}"
         )
-    if sentences:
-        sentences.append(f"To convert them, materialize their partitions of {source.converted.to_user_string()}")
+    if found.stale:
+        # Of a refused sample, another run would refuse the same.
+        sentences.append(
+            "The overview says why conversions failed: mend that at the source. A failure of the network "
+            "or a process is tried again by itself"
+        )
+    if found.cancelled or found.lost:
+        them = "the others" if found.stale else "them"
+        sentences.append(f"To convert {them}, materialize their partitions of {source.converted.to_user_string()}")
     return dg.AssetCheckEvaluation(
         asset_key=source.published,
         check_name=CONVERTED_CHECK,

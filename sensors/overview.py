@@ -111,14 +111,18 @@ def _conversion_rows(found: Conversions, noun: str, asset: str, incomplete: int)
     lacking = f", {incomplete:,} incomplete" if incomplete else ""
     upload = "upload what is missing, or delete their folders" if incomplete else ""
     wait = f"nothing, the automation converts {len(found.waiting):,} more" if found.waiting else ""
-    mend = f"mend them at the source: {page_of('a-sample-that-cannot-be-converted')}"
-    again = f"materialize their partitions of {asset}: {page_of('a-cancelled-run')}"
+    # A crash, or a network that is away, is nobody's to mend.
+    page = page_of("a-sample-that-cannot-be-converted")
+    mend = f"mend at the source what their reasons name; any other failure is tried again by itself: {page}"
+    again = f"materialize the cancelled partitions of {asset}: {page_of('a-cancelled-run')}"
     left = found.stale | found.cancelled
+    actions = [mend] if found.stale else []
+    actions += [again] if found.cancelled else []
     rows = [
         ("arrived", f"{format_count(found.total, noun)}{lacking}", upload),
         ("converted", format_count(found.converted, noun), wait),
         ("refused", _names(found.refused), mend if found.refused else ""),
-        ("stale or cancelled", _names(left), again if left else ""),
+        ("stale or cancelled", _names(left), "; ".join(actions)),
     ]
     if found.lost:
         missing = f"materialize their partitions of {asset}: {page_of('a-store-that-was-removed')}"

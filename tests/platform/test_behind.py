@@ -236,6 +236,8 @@ def test_a_changed_sample_that_cannot_be_converted_is_named_and_a_new_one_is_not
     assert not published.run("convert", "run_2", "run_4").success
     check = check_converted(published.dataset, conversions(KnownItems(published.instance, published.dataset), None))
     assert "1 sample changed or arrived at the source and their conversion failed: run_2." in str(check.description)
+    assert "mend that at the source" in str(check.description)
+    assert "materialize" not in str(check.description), "another run would refuse it again"
 
 
 @pytest.mark.slow

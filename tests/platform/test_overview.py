@@ -89,7 +89,7 @@ def test_it_says_what_became_of_the_samples_and_what_to_do(trial: Trial) -> None
     assert sensor.tick()
     rows = shown(trial)
     assert rows["converted"] == "3 samples"
-    assert rows["refused"].startswith("1: run_4. To do: mend them at the source: docs/operating.md#a-sample-that-")
+    assert rows["refused"].startswith("1: run_4. To do: mend at the source what their reasons name; any other failure ")
     assert rows["published"].startswith("generation 1: 3 samples, ")
     assert rows["reason of run_4"].startswith("surface_pressure: ")
     assert "split_ids_present. To do: " in rows["failing checks"]
@@ -102,7 +102,9 @@ def test_it_says_what_became_of_the_samples_and_what_to_do(trial: Trial) -> None
     rows = shown(trial)
     assert "source_converted" in rows["failing checks"], "of the same tick"
     assert "conversion was cancelled: run_1. " in rows["check source_converted"]
-    assert rows["stale or cancelled"].startswith("1: run_1. To do: materialize their partitions of trial/zarr_samples")
+    assert rows["stale or cancelled"].startswith(
+        "1: run_1. To do: materialize the cancelled partitions of trial/zarr_s"
+    )
     assert (number(trial, "arrived"), number(trial, "converted"), number(trial, "stale")) == (4, 2, 1)
 
 
@@ -145,6 +147,21 @@ def test_a_reason_is_that_of_the_latest_attempt(trial: Trial, monkeypatch: pytes
     assert trial.run("convert", "run_1", "run_1").success
     assert sensor.tick()
     assert "reason of run_1" not in shown(trial)
+
+
+def test_a_changed_sample_that_fails_is_to_be_mended_not_materialized_again(trial: Trial) -> None:
+    sensor = Sensor(trial)
+    write_run(trial.source, 1)
+    assert trial.convert_all().success
+    write_run(trial.source, 1, shift=1.0)
+    corrupt(trial.source / "run_1")
+    assert trial.run("look").success
+    assert not trial.run("convert", "run_1", "run_1").success
+    assert sensor.tick()
+    assert shown(trial)["stale or cancelled"].startswith(
+        "1: run_1. To do: mend at the source what their reasons name; "
+    )
+    assert shown(trial)["reason of run_1"].startswith("surface_pressure: ")
 
 
 class MatrixSensor:
