@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 import dagster as dg
 from zarr_core.platform.sensors.behind import Conversions
 from zarr_core.platform.sensors.dagster_internals.evaluations import latest_evaluations
+from zarr_core.platform.sensors.dagster_internals.queries import is_stopped
 from zarr_core.platform.sensors.observations import WatchedSource
 from zarr_core.platform.sensors.operating import page_of
 from zarr_core.platform.sensors.pending import natural_order
@@ -70,8 +71,11 @@ def overview_events(
     verified = _recorded(instance, dg.AssetKey([source.name, "deep_verification"]))
     failing = _failing_checks(context, source.name, checked)
     noun = source.partitions_name.rpartition("__")[2]
+    location = context.code_location_origin.location_name if context.code_location_origin else None
+    automation = f"{source.name}_automation"
+    stopped = automation if is_stopped(instance, location, automation) else ""
     rows = [
-        *_conversion_rows(conversions, noun, source.converted.to_user_string(), incomplete),
+        *_conversion_rows(conversions, noun, source.converted.to_user_string(), incomplete, stopped),
         *_reason_rows(instance, source.converted, conversions.failed_at),
         *more,
         _published_row(published, verified, f"{source.name}_refresh" if conversions.total else ""),
@@ -106,11 +110,15 @@ def _is_current(latest: dg.EventLogEntry, texts: Mapping[str, str], *, convertin
     return converting and was_converting and time.time() - latest.timestamp < _SECONDS_WHILE_CONVERTING
 
 
-def _conversion_rows(found: Conversions, noun: str, asset: str, incomplete: int) -> list[Row]:
-    """What arrived, and how much of it is converted, refused, stale or cancelled."""
+def _conversion_rows(found: Conversions, noun: str, asset: str, incomplete: int, stopped: str) -> list[Row]:
+    """What arrived, and how much of it is converted, refused, stale or cancelled.
+
+    ``stopped`` is the sensor of the automation if a person has stopped it, else "".
+    """
     lacking = f", {incomplete:,} incomplete" if incomplete else ""
     upload = "upload what is missing, or delete their folders" if incomplete else ""
-    wait = f"nothing, the automation converts {len(found.waiting):,} more" if found.waiting else ""
+    do = f"start the sensor {stopped}, which is stopped: it" if stopped else "nothing, the automation"
+    wait = f"{do} converts {len(found.waiting):,} more" if found.waiting else ""
     # A crash, or a network that is away, is nobody's to mend.
     page = page_of("a-sample-that-cannot-be-converted")
     mend = f"mend at the source what their reasons name; any other failure is tried again by itself: {page}"

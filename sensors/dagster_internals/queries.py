@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping
 import dagster as dg
 from dagster._core.definitions.automation_condition_sensor_definition import DEFAULT_AUTOMATION_CONDITION_SENSOR_NAME
 from dagster._core.execution.backfill import BulkActionsFilter, BulkActionStatus
-from dagster._core.scheduler.instigation import InstigatorState, TickStatus
+from dagster._core.scheduler.instigation import InstigatorState, InstigatorStatus, TickStatus
 from dagster._core.storage.dagster_run import NOT_FINISHED_STATUSES
 from dagster._core.storage.event_log import SqlEventLogStorage, SqlEventLogStorageTable
 from dagster._core.storage.sqlalchemy_compat import db_select
@@ -147,6 +147,17 @@ def runs_of_code_server(instance: dg.DagsterInstance, location: str | None) -> l
     runs = instance.get_runs(dg.RunsFilter(statuses=statuses))
     origins = ((run, run.remote_job_origin) for run in runs if GRPC_INFO_TAG in run.tags)
     return [run for run, origin in origins if origin is not None and origin.location_name == location]
+
+
+def is_stopped(instance: dg.DagsterInstance, location: str | None, name: str) -> bool:
+    """Whether a person has stopped a sensor of a code location."""
+    if instance.schedule_storage is None:  # in memory
+        return False
+    for state in instance.all_instigator_state(instigator_statuses={InstigatorStatus.STOPPED}):
+        origin = state.origin.repository_origin.code_location_origin
+        if (origin.location_name, state.instigator_name) == (location, name):
+            return True
+    return False
 
 
 def failing_ticks(

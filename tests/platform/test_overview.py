@@ -10,6 +10,10 @@ from pathlib import Path
 
 import dagster as dg
 import pytest
+from dagster._core.definitions.run_request import InstigatorType
+from dagster._core.remote_origin import RemoteInstigatorOrigin, RemoteRepositoryOrigin
+from dagster._core.scheduler.instigation import InstigatorState, InstigatorStatus
+from zarr_core.platform.assets.dataset import DatasetDeclaration
 from zarr_core.platform.resources.stores import StoreAccess
 from zarr_core.platform.resources.warehouses import WarehouseAccess
 from zarr_core.platform.sensors.arrivals import arrivals_sensor
@@ -17,6 +21,7 @@ from zarr_core.platform.sensors.warehouse_batches import warehouse_batches_senso
 
 from tests.platform.matrix_trial import MatrixTrial, declare
 from tests.platform.test_behind import cancel_backfill
+from tests.platform.test_failures import LOCATION
 from tests.platform.trial import Trial, corrupt, write_run
 from zarr_core.errors import ManifestError
 from zarr_core.matrix import WideMatrix
@@ -39,6 +44,7 @@ class Sensor:
             resources={"stores": StoreAccess()},
             definitions=self.trial.definitions,
         )
+        context._code_location_origin = LOCATION  # build_sensor_context has no argument for it
         result = arrivals_sensor(self.trial.dataset)(context)
         assert isinstance(result, dg.SensorResult)
         self.cursor = result.cursor
@@ -162,6 +168,27 @@ def test_a_changed_sample_that_fails_is_to_be_mended_not_materialized_again(tria
         "1: run_1. To do: mend at the source what their reasons name; "
     )
     assert shown(trial)["reason of run_1"].startswith("surface_pressure: ")
+
+
+def test_an_automation_that_a_person_stopped_is_not_said_to_convert(
+    dataset: DatasetDeclaration, on_disk: dg.DagsterInstance
+) -> None:
+    trial = Trial(dataset, on_disk)
+    sensor = Sensor(trial)
+    write_run(trial.source, 1)
+    sensor.tick()
+    sensor.tick()
+    sensor.tick()
+    assert shown(trial)["converted"].endswith("To do: nothing, the automation converts 1 more")
+    origin = RemoteInstigatorOrigin(RemoteRepositoryOrigin(LOCATION, "repository"), "trial_automation")
+    on_disk.add_instigator_state(InstigatorState(origin, InstigatorType.SENSOR, InstigatorStatus.STOPPED))
+    later = time.time() + 700
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(time, "time", lambda: later)
+        sensor.tick()
+    assert shown(trial)["converted"].endswith(
+        "To do: start the sensor trial_automation, which is stopped: it converts 1 more"
+    )
 
 
 class MatrixSensor:
