@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 import dagster as dg
 from zarr_core.platform.sensors.behind import Conversions
 from zarr_core.platform.sensors.dagster_internals.evaluations import latest_evaluations
-from zarr_core.platform.sensors.dagster_internals.queries import is_stopped
+from zarr_core.platform.sensors.dagster_internals.queries import failed_to_make, is_stopped
 from zarr_core.platform.sensors.observations import WatchedSource
 from zarr_core.platform.sensors.operating import page_of
 from zarr_core.platform.sensors.pending import natural_order
@@ -71,6 +71,8 @@ def overview_events(
     verified = _recorded(instance, dg.AssetKey([source.name, "deep_verification"]))
     failing = _failing_checks(context, source.name, checked)
     noun = source.partitions_name.rpartition("__")[2]
+    failed = failed_to_make(instance, source.published)
+    mend = f"see why run {failed} failed to publish, and run {source.name}_refresh" if failed else ""
     location = context.code_location_origin.location_name if context.code_location_origin else None
     automation = f"{source.name}_automation"
     stopped = automation if is_stopped(instance, location, automation) else ""
@@ -78,7 +80,7 @@ def overview_events(
         *_conversion_rows(conversions, noun, source.converted.to_user_string(), incomplete, stopped),
         *_reason_rows(instance, source.converted, conversions.failed_at),
         *more,
-        _published_row(published, verified, f"{source.name}_refresh" if conversions.total else ""),
+        _published_row(published, verified, f"{source.name}_refresh" if conversions.total else "", mend),
         _verified_row(verified, f"{source.name}_verify"),
         *_check_rows(failing),
     ]
@@ -151,15 +153,20 @@ def _reason_rows(instance: dg.DagsterInstance, converted: dg.AssetKey, failed_at
     return rows
 
 
-def _published_row(published: Recorded, verified: Recorded, job: str) -> Row:
-    """What is published; the job publishes what was converted, "" if nothing has arrived."""
+def _published_row(published: Recorded, verified: Recorded, job: str, mend: str) -> Row:
+    """What is published; the job publishes what was converted, "" if nothing has arrived.
+
+    ``mend`` is what to do if the last run that was to publish has failed, else "".
+    """
     if published.at is None:
         refresh = f"nothing, if something is being converted; otherwise run {job}"
-        return "published", "nothing yet", refresh if job else "nothing, until something arrives at the source"
+        wait = refresh if job else "nothing, until something arrives at the source"
+        return "published", "nothing yet", mend or wait
     size = _stored_bytes(published, verified)
     shown = f", {format_size(size)}" if size else ""
     generation, samples = (int(published.numbers.get(name, 0)) for name in ("generation", "samples"))
-    return "published", f"generation {generation}: {format_count(samples, 'samples')}{shown}; {when(published.at)}", ""
+    text = f"generation {generation}: {format_count(samples, 'samples')}{shown}; {when(published.at)}"
+    return "published", text, mend
 
 
 def _verified_row(verified: Recorded, job: str) -> Row:

@@ -149,6 +149,16 @@ def runs_of_code_server(instance: dg.DagsterInstance, location: str | None) -> l
     return [run for run, origin in origins if origin is not None and origin.location_name == location]
 
 
+def failed_to_make(instance: dg.DagsterInstance, key: dg.AssetKey) -> str:
+    """First digits of the run that was last to make an asset, if it failed before it did; "" otherwise."""
+    for record in instance.get_asset_records([key]):
+        made, run_id = record.asset_entry.last_materialization_record, record.asset_entry.last_run_id
+        run = instance.get_run_by_id(run_id) if run_id else None
+        if run and run.is_failure and (made is None or made.run_id != run_id):
+            return run.run_id[:8]
+    return ""
+
+
 def is_stopped(instance: dg.DagsterInstance, location: str | None, name: str) -> bool:
     """Whether a person has stopped a sensor of a code location."""
     if instance.schedule_storage is None:  # in memory

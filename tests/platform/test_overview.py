@@ -191,6 +191,31 @@ def test_an_automation_that_a_person_stopped_is_not_said_to_convert(
     )
 
 
+def test_a_run_that_failed_to_publish_is_named_until_one_has_published(
+    trial: Trial, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sensor = Sensor(trial)
+    write_run(trial.source, 1)
+    assert trial.convert_all().success
+    monkeypatch.setattr("zarr_core.platform.assets.manifest.publish_finished", None)  # as if the store were away
+    failed = trial.publish()
+    assert not failed.success
+    sensor.tick()
+    mend = f"To do: see why run {failed.run_id[:8]} failed to publish, and run trial_refresh"
+    assert shown(trial)["published"] == f"nothing yet. {mend}"
+    monkeypatch.undo()
+    assert trial.publish().success
+    sensor.tick()
+    assert shown(trial)["published"].endswith(" ago")
+    monkeypatch.setattr("zarr_core.platform.assets.manifest.publish_finished", None)
+    failed = trial.publish()
+    sensor.tick()
+    assert shown(trial)["published"].startswith("generation 1: 1 sample, ")
+    assert shown(trial)["published"].endswith(
+        f"see why run {failed.run_id[:8]} failed to publish, and run trial_refresh"
+    )
+
+
 class MatrixSensor:
     """The sensor of a matrix of three batches."""
 
