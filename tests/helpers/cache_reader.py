@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 import sys
 from itertools import count, islice
+from pathlib import Path
 
 from zarr_core.storage.disk_cache import DiskCache
 
@@ -29,6 +30,11 @@ def fetched(cache: DiskCache, key: str, start: int = 0, stop: int = ENTRY) -> by
         data = content(key, start, stop)
         cache.store(key, start, stop, data)
     return data
+
+
+def files(cache: DiskCache) -> list[Path]:
+    """The files of the entries."""
+    return sorted(path for path in Path(cache.folder).rglob("*_*") if path.is_file())
 
 
 def read_on(folder: str, limit: int, seed: int, reads: int | None = None) -> None:
