@@ -35,11 +35,11 @@ from zarr_core.points.convert.job import ConversionJob, Task, plan
 from zarr_core.points.convert.publish import Pending, PublishReport, check_vanished, commit_results
 from zarr_core.points.convert.request import ConversionRequest, of_fields
 from zarr_core.points.convert.sample import ConversionResult, Status, convert_sample, failure, quarantined
-from zarr_core.points.convert.writer import GroupWriter, Repair
+from zarr_core.points.convert.writer import GroupWriter
 from zarr_core.points.store.columns import expected_columns, misfit
 from zarr_core.points.store.manifest import SampleEntry, StoreManifest
 from zarr_core.sources.left_out import counted, notes_by_reason
-from zarr_core.sources.sample import FoundSamples, SourceSample
+from zarr_core.sources.sample import FoundSamples
 from zarr_core.sources.selection import with_all_present
 from zarr_core.storage import is_local
 from zarr_core.versioning.generations import Retention
@@ -270,41 +270,43 @@ def convert_samples(
     job: ConversionJob, tasks: Sequence[Task], workers: int = 1, executor: Executor | None = None
 ) -> Generator[ConversionResult, None, None]:
     """Convert samples in this process, in worker processes or on an executor; yields each result when it is done."""
-    source, writer, seconds = job.selection.source, job.writer, sample_seconds()
-    again = job.request.retry_quarantined
+    storage, seconds = job.writer.storage, sample_seconds()
     if executor is None and (workers == 1 or len(tasks) < 2):
         yield from _convert_here(job, tasks, seconds)
         return
-
-    # Every call carries its writer, so the writer carries only its sample's tombstones.
-    tombstones: dict[str, dict[str, int]] = defaultdict(dict)
-    for path, since in writer.retention.tombstones.items():
-        tombstones[spelled_alike(path.rpartition("/")[0])][path] = since
-
-    def call(sample: SourceSample, repair: Repair | None) -> tuple[str, partial[ConversionResult]]:
-        mine = tombstones.get(spelled_alike(sample_folder(sample.sample_id)), {})
-        own = GroupWriter(writer.storage.root, writer.settings, Retention({}, mine, writer.retention.collections))
-        return sample.sample_id, partial(convert_sample, own, source, sample, again, repair, seconds)
-
     with ExitStack() as cleanup:
         executor = executor or cleanup.enter_context(WorkerPool(workers))
         # Processes of a pool have the disks and the settings of this one, and only memory of their own.
-        is_shared = isinstance(executor, WorkerPool) and not writer.storage.root.startswith("memory:")
+        is_shared = isinstance(executor, WorkerPool) and not storage.root.startswith("memory:")
         in_flight = EXECUTOR_IN_FLIGHT
         if isinstance(executor, WorkerPool):
             in_flight = calls_in_flight(executor.workers)
         elif workers > 1:
             in_flight = calls_in_flight(workers)
-        for sample_id, result in each_result(executor, (call(*task) for task in tasks), in_flight):
+        for sample_id, result in each_result(executor, _calls(job, tasks, seconds), in_flight):
             if isinstance(result, WorkerDiedError) and result.seconds > result.deaths * seconds:
                 # It ended itself, because its code could not be interrupted; or it waited for a worker of the cluster.
                 result = TimeLimitError(seconds, str(result) if result.last else "")
             if isinstance(result, ConversionResult) and result.written is not None and not is_shared:
                 try:  # whether the group is in the store as this process sees it
-                    writer.storage.check_shared(f"{result.written.relpath}/{ZARR_JSON}")
+                    storage.check_shared(f"{result.written.relpath}/{ZARR_JSON}")
                 except StoreError as error:
                     result = error
             yield failure(sample_id, result) if isinstance(result, Exception) else result
+
+
+def _calls(
+    job: ConversionJob, tasks: Sequence[Task], seconds: float
+) -> Iterator[tuple[str, partial[ConversionResult]]]:
+    """Id of each sample, and the call that converts it in a worker, with a writer that has only its tombstones."""
+    source, writer, again = job.selection.source, job.writer, job.request.retry_quarantined
+    tombstones: dict[str, dict[str, int]] = defaultdict(dict)
+    for path, since in writer.retention.tombstones.items():
+        tombstones[spelled_alike(path.rpartition("/")[0])][path] = since
+    for sample, repair in tasks:
+        mine = tombstones.get(spelled_alike(sample_folder(sample.sample_id)), {})
+        own = GroupWriter(writer.storage.root, writer.settings, Retention({}, mine, writer.retention.collections))
+        yield sample.sample_id, partial(convert_sample, own, source, sample, again, repair, seconds)
 
 
 def _convert_here(job: ConversionJob, tasks: Sequence[Task], seconds: float) -> Iterator[ConversionResult]:

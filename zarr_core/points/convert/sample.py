@@ -11,7 +11,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import Literal, TypeVar
 
 from zarr_core._util.processes import TimeLimitError, WorkerDiedError, call_in_thread, call_within
 from zarr_core.errors import SampleError, SourceError
@@ -23,9 +23,6 @@ from zarr_core.sources.left_out import collected_notes
 from zarr_core.sources.recorded import record
 from zarr_core.sources.sample import SampleSource, SourceSample
 from zarr_core.storage import is_local
-
-if TYPE_CHECKING:
-    import torch
 
 _log = logging.getLogger(__name__)
 
@@ -129,28 +126,16 @@ def _write(writer: GroupWriter, source: SampleSource, sample: SourceSample, repa
         way_out = "upload the missing files; where several match a pattern, move the others away or narrow it"
         raise SampleError(sample.sample_id, "", f"missing {', '.join(sample.missing)}", way_out)
 
-    def unchanged(values: _Loaded) -> _Loaded:
-        # The group's name is a digest of the listed files. Another converter may use or commit the same group, so data
-        # of any other file version must never be written to it.
-        if not source.reads_listed_versions and not _is_unchanged(source, sample):
-            raise SourceError(f"{sample.sample_id}: {_CHANGED}")
-        return values
-
-    def load(canonical: str) -> torch.Tensor:
-        return unchanged(source.load(sample, canonical))
-
-    def load_mesh(canonical: str) -> Mesh:
-        return unchanged(source.load_mesh(sample, canonical))
-
+    load = partial(_load, source, sample, source.load)
     fields = [file for canonical, file in source.description.fields.items() if canonical in sample.files]
     # A file of several arrays is loaded once for all its fields.
     ahead = not is_local(source.url) and not sample.choices
     names = [file.field.canonical for file in fields]
-    meshes = {
-        canonical.removesuffix(f"_{POSITION}"): partial(load_mesh, canonical)
-        for canonical, choice in sample.choices.items()
-        if choice.keep_mesh
-    }
+    meshes: dict[str, Callable[[], Mesh]] = {}
+    for canonical, choice in sample.choices.items():
+        if choice.keep_mesh:
+            domain = canonical.removesuffix(f"_{POSITION}")
+            meshes[domain] = partial(_load, source, sample, source.load_mesh, canonical)
     # Loaded before the fields, so that checks after each field cover it.
     parameters = source.load_parameters(sample)
     with loaded_ahead(load, names) if ahead else nullcontext(load) as next_field:
@@ -158,6 +143,18 @@ def _write(writer: GroupWriter, source: SampleSource, sample: SourceSample, repa
             sample.sample_id, sample.fingerprint, fields, next_field, record(sample), parameters, meshes
         )
         return writer.write_sample(content, repair=repair)
+
+
+def _load(
+    source: SampleSource, sample: SourceSample, load: Callable[[SourceSample, str], _Loaded], canonical: str
+) -> _Loaded:
+    """The result of a method of the source; raises SourceError if the files of the sample have changed."""
+    loaded = load(sample, canonical)
+    # The group's name is a digest of the listed files. Another converter may use or commit the same group, so data of
+    # any other file version must never be written to it.
+    if not source.reads_listed_versions and not _is_unchanged(source, sample):
+        raise SourceError(f"{sample.sample_id}: {_CHANGED}")
+    return loaded
 
 
 @contextmanager

@@ -169,12 +169,8 @@ class GroupWriter:
         with on_this_machine(self.storage, relpath) as place, closing(ComparedGroup(place, relpath)) as made:
             group = self._write_arrays(content, relpath, made.write, made.layouts)
             path = relpath
-            for archive in _archives(made, content, stored_forms(place, relpath, group), head):
-                # Without its head, only the bytes after it tell what an archive holds.
-                after_head = is_stored(place, relpath, len(archive.head), made.pieces(archive))
-                if after_head or was_cut_off(place, relpath, made.pieces(archive)):
-                    break
-            else:
+            archive = _found_archive(place, made, _archives(made, content, stored_forms(place, relpath, group), head))
+            if archive is None:
                 path = self._path_of(content, made, group)
                 if path != relpath:
                     place, head = self.storage, 0
@@ -355,3 +351,13 @@ def _archives(packing: Packing, content: SampleContent, forms: Iterable[dict[str
     arrays = [file.field.array_name for file in content.fields]
     archives = [packing.arrange(form, arrays) for form in forms]
     return [archive for archive in archives if len(archive.head) == head] or archives
+
+
+def _found_archive(place: Storage, made: ComparedGroup, archives: Iterable[Archive]) -> Archive | None:
+    """The first of these archives whose bytes are stored, apart from its head or from what a power cut took away."""
+    for archive in archives:
+        # Without its head, only the bytes after it tell what an archive holds.
+        after_head = is_stored(place, made.relpath, len(archive.head), made.pieces(archive))
+        if after_head or was_cut_off(place, made.relpath, made.pieces(archive)):
+            return archive
+    return None
