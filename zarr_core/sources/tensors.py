@@ -193,23 +193,12 @@ def _scan(file: io.BytesIO) -> dict[str, int]:
     """Sizes in bytes of the storages that a pickle names, by their keys; raises RefusedError for what is not allowed.
 
     What it allows is a tree: only names, texts, numbers and tensors appear twice, and only texts and numbers are keys.
-    No walk over it, be it for a hash or a message, therefore takes longer than reading the file.
+    Therefore no walk over it, as for a hash or a message, takes longer than reading the file.
     """
-    stack: list[_Value] = []
-    marks: list[list[_Value]] = []
+    stack: list[_Value] = []  # since the last mark
+    before: list[list[_Value]] = []  # what was on it at each mark
     memo: dict[Any, _Value] = {}
     storages: dict[str, int] = {}
-
-    def since_mark() -> list[_Value]:
-        nonlocal stack
-        items, stack = stack, marks.pop()
-        return items
-
-    def extend(kind: str, items: list[_Value]) -> None:
-        if stack[-1].kind != kind:
-            raise RefusedError(f"rejected: adds items to a {stack[-1].kind}")
-        stack[-1] = _nested(kind, items, depth=stack[-1].depth)
-
     try:
         argument: Any
         for opcode, argument, _ in pickletools.genops(file):
@@ -225,25 +214,30 @@ def _scan(file: io.BytesIO) -> dict[str, int]:
                 case "EMPTY_LIST" | "EMPTY_DICT":
                     stack.append(_Value(opcode.name[6:].lower()))
                 case "MARK":
-                    marks.append(stack)
+                    before.append(stack)
                     stack = []
                 case "EMPTY_TUPLE":
                     stack.append(_Value("tuple", ()))
-                case "TUPLE1" | "TUPLE2" | "TUPLE3" | "TUPLE":
-                    count = -int(opcode.name[5:] or 0)
-                    items = stack[count:] if count else since_mark()
-                    if count:
-                        del stack[count:]
+                case "TUPLE1" | "TUPLE2" | "TUPLE3":
+                    count = -int(opcode.name[5:])
+                    items = stack[count:]
+                    del stack[count:]
+                    stack.append(_nested("tuple", items, tuple(items)))
+                case "TUPLE":
+                    items, stack = stack, before.pop()
                     stack.append(_nested("tuple", items, tuple(items)))
                 case "APPEND":
-                    extend("list", [stack.pop()])
+                    items = [stack.pop()]
+                    stack[-1] = _extended("list", stack[-1], items)
                 case "APPENDS":
-                    extend("list", since_mark())
+                    items, stack = stack, before.pop()
+                    stack[-1] = _extended("list", stack[-1], items)
                 case "SETITEM":
                     value, key = stack.pop(), stack.pop()
-                    extend("dict", _checked_items([key, value]))
+                    stack[-1] = _extended("dict", stack[-1], _checked_items([key, value]))
                 case "SETITEMS":
-                    extend("dict", _checked_items(since_mark()))
+                    items, stack = stack, before.pop()
+                    stack[-1] = _extended("dict", stack[-1], _checked_items(items))
                 case "REDUCE":
                     arguments, called = stack.pop(), stack.pop()
                     stack.append(_result(called, arguments))
@@ -275,6 +269,13 @@ def _nested(kind: str, items: list[_Value], content: Any = None, depth: int = 0)
     if depth > MAX_PICKLE_DEPTH:
         raise RefusedError(f"rejected: nested more than {MAX_PICKLE_DEPTH} deep")
     return _Value(kind, content, depth)
+
+
+def _extended(kind: str, value: _Value, items: list[_Value]) -> _Value:
+    """A list or dict with more items."""
+    if value.kind != kind:
+        raise RefusedError(f"rejected: adds items to a {value.kind}")
+    return _nested(kind, items, depth=value.depth)
 
 
 def _allowed(name: str, names: set[str]) -> str:
