@@ -125,14 +125,16 @@ class _Array(NamedTuple):
 
 def _drop_files(entries: dict[str, Any], has_meshes: bool, odd: list[str]) -> None:
     """Leave out files with one array each where there are meshes; otherwise those in folders of a sample's folder."""
-    single = [attribute for attribute, entry in entries.items() if isinstance(entry, str)]
-    nested = [attribute for attribute in single if "/" in entries[attribute]]
-    for attribute in single if has_meshes else nested:
+    dropped = []
+    for attribute, entry in entries.items():
+        if isinstance(entry, str) and (has_meshes or "/" in entry):
+            dropped.append(attribute)
+    for attribute in dropped:
         del entries[attribute]
-    if single and has_meshes:
-        odd.append(f"{len(single)} files with one array each were left out, because there are meshes")
-    elif nested:
-        odd.append(f"{len(nested)} files in folders of a sample's folder were left out: name that folder in `samples`")
+    if dropped and has_meshes:
+        odd.append(f"{len(dropped)} files with one array each were left out, because there are meshes")
+    elif dropped:
+        odd.append(f"{len(dropped)} files in folders of a sample's folder were left out: name that folder in `samples`")
 
 
 def _entries_of(arrays: list[_Array], odd: list[str]) -> dict[str, Any]:
@@ -222,8 +224,7 @@ def _components(name: str, names: Mapping[str, FoundArray]) -> list[str]:
     for found in re.finditer("[xX]", name):
         before, after = name[: found.start()], name[found.end() :]
         triple = [f"{before}{letter}{after}" for letter in ("xyz" if found[0] == "x" else "XYZ")]
-        known = [names[each] for each in triple if each in names and names[each].components == 1]
-        if len(known) == len(triple):
+        if all(each in names and names[each].components == 1 for each in triple):
             return triple
     return [name]
 

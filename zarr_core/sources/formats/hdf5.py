@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import IO, Any
 
 import h5py
@@ -33,28 +33,45 @@ class Hdf5File(ArrayFile):
             check_dataset(dataset, self._file.info.size)
             _check_written(dataset)
             values = np.asarray(dataset[()])
-            markers = [np.asarray(dataset.attrs[each]) for each in _MISSING if each in dataset.attrs]
-            if values.dtype.kind in "fiu" and dataset.fillvalue:  # netCDF's default has no attribute
-                markers.append(np.asarray(dataset.fillvalue))
-            packed = {each: np.asarray(dataset.attrs[each]) for each in _PACKED if each in dataset.attrs}
-            if any((value != _PACKED[each]).any() for each, value in packed.items()):
-                told = " and ".join(f"{each} {value.ravel()[0]}" for each, value in packed.items())
-                note("attributes that tell how numbers were packed are not applied", f"{name}: {told}")
-            for marker in markers:
-                if marker.dtype.kind not in "fiu":
-                    continue
-                if values.dtype.kind == "f":  # 1e20 of float32 is not that of float64
-                    marker = marker.astype(values.dtype)
-                if missing := np.count_nonzero(np.isin(values, marker)):
-                    raise ValueError(
-                        f"{name}: {missing:,} values are missing: they equal {marker.ravel()[0]}, its marker"
-                    )
+            _note_packing(name, dataset.attrs)
+            _check_markers(name, values, dataset)
             return values
 
     def _shapes(self, opened: IO[bytes]) -> dict[str, tuple[int, ...]]:
         with open_hdf5(opened) as file:
             # A dataset without values has no shape.
             return {name: dataset.shape or () for name, dataset in datasets(file) if dataset.dtype.kind in "fiu"}
+
+
+def _note_packing(name: str, attributes: Mapping[str, Any]) -> None:
+    """Note the attributes of a dataset by which its numbers stand for others, if they have an effect."""
+    told: list[str] = []
+    has_effect = False
+    for attribute, without_effect in _PACKED.items():
+        if attribute in attributes:
+            value = np.asarray(attributes[attribute])
+            told.append(f"{attribute} {value.ravel()[0]}")
+            has_effect |= bool((value != without_effect).any())
+    if attributes.get("_Unsigned") in ("true", b"true"):
+        told.append("_Unsigned true")
+        has_effect = True
+    if has_effect:
+        note("attributes that tell how numbers were packed are not applied", f"{name}: {' and '.join(told)}")
+
+
+def _check_markers(name: str, values: np.ndarray, dataset: Any) -> None:
+    """Raise ValueError if values of a dataset equal the number that stands for a missing value."""
+    markers = [np.asarray(dataset.attrs[attribute]) for attribute in _MISSING if attribute in dataset.attrs]
+    if values.dtype.kind in "fiu" and dataset.fillvalue:  # netCDF's default has no attribute
+        markers.append(np.asarray(dataset.fillvalue))
+    for marker in markers:
+        if marker.dtype.kind not in "fiu":
+            continue
+        if values.dtype.kind == "f":  # 1e20 of float32 is not that of float64
+            marker = marker.astype(values.dtype)
+        missing = np.count_nonzero(np.isin(values, marker))
+        if missing:
+            raise ValueError(f"{name}: {missing:,} values are missing: they equal {marker.ravel()[0]}, its marker")
 
 
 def open_file(file: SourceFile, choices: Collection[ArrayChoice]) -> Hdf5File:
