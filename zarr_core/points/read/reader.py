@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -348,8 +349,8 @@ class ZarrChunkReader:
             read = iter(self._engine.read(reads) if reads else [])
         items = []
         for sample, copied in zip(samples, mapped, strict=True):
-            # zip takes as many of the arrays that were read as the sample has.
-            items.append(dict(zip(sample.names, read if copied is None else copied, strict=False)))
+            arrays = list(islice(read, len(sample.columns))) if copied is None else copied
+            items.append(dict(zip(sample.names, arrays, strict=True)))
         return items
 
     def allocate(self, sample: SampleDraws, items: int) -> list[np.ndarray]:
@@ -359,7 +360,8 @@ class ZarrChunkReader:
             for _, column, _, stream in sample.columns:
                 arrays.append(reused_memory.empty((items, sample.draws[stream].num_points, column.dim), column.dtype))
         except (MemoryError, ValueError) as error:  # ValueError: more than can be addressed
-            raise list(self.reads(sample).values())[len(arrays)].too_large() from error
+            failed = sample.names[len(arrays)]
+            raise self.reads(sample)[failed].too_large() from error
         return arrays
 
     def execute(self, reads: Sequence[FieldRead], out: Sequence[np.ndarray] | None = None) -> list[np.ndarray]:
@@ -443,7 +445,7 @@ class ZarrChunkReader:
             check_kept(self._storage, HEAD, self.manifest, error)
             raise
         if self._unnamed:
-            self._replaced.check(self.manifest, getattr(self._engine, "objects", None))
+            self._replaced.check(self.manifest, self._engine.objects)
 
     def without_field(self, name: str) -> list[str]:
         """Ids of the samples that lack a field of the store."""

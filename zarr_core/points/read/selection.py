@@ -138,10 +138,10 @@ class SampleDraws(NamedTuple):
 
 
 class Reader(Protocol):
-    """What :class:`zarr_core.points.read.reader.ZarrChunkReader` does for a batch."""
+    """The methods of :class:`zarr_core.points.read.reader.ZarrChunkReader` that read a batch."""
 
     def allocate(self, sample: SampleDraws, items: int) -> list[np.ndarray]:
-        """See there, as for the other."""
+        """New arrays (items, points, dim), one per column of the sample; raises StoreError if memory is short."""
 
     def fill(
         self,
@@ -150,7 +150,7 @@ class Reader(Protocol):
         places: Sequence[int],
         mapped: dict[int, Pieces],
     ) -> bool:
-        """See there."""
+        """Read samples into their places of the array of each column; False if a dtype differs."""
 
 
 class Share(NamedTuple):

@@ -15,6 +15,7 @@ from zarr_core.format.object_names import ZARR_JSON
 from zarr_core.points.read.sampling import Draw
 from zarr_core.points.read.selection import Pieces, SampleDraws
 from zarr_core.points.store.manifest import ArrayColumn, SampleEntry
+from zarr_core.storage.byte_ranges import Objects
 from zarr_core.storage.retries import describe
 
 ENGINES = ("direct", "zarr", "tensorstore")
@@ -147,6 +148,11 @@ class Engine(Protocol):
     def attributes(self, samples: Sequence[tuple[str, SampleEntry]]) -> list[dict[str, Any]]:
         """Attributes of the groups of samples, each given as its name in messages and its manifest entry."""
         ...
+
+    @property
+    def objects(self) -> Objects | None:
+        """What the engine reads from, below all caches; None if that is not known."""
+        return None
 
 
 def copied(reads: Sequence[FieldRead], results: list[np.ndarray], out: Sequence[np.ndarray] | None) -> list[np.ndarray]:

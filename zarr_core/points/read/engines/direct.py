@@ -2,8 +2,8 @@
 
 A sample's metadata (array layouts and chunk ranges) comes with its group's ``zarr.json`` in one request and is kept in
 memory; the first request for a small archive on a remote store fetches all of it. After that, a field of a draw costs
-one range of one object. Groups whose attributes lack the chunk lengths
-(written by other programs, or by the first version of this library) cost one more request per shard, once.
+one range of one object. Groups whose attributes lack the chunk lengths (written by other programs, or by the first
+version of this library) cost one more request per shard, once.
 """
 
 from __future__ import annotations
@@ -26,8 +26,7 @@ from zarr_core.points.read.engines.straight import MAX_GAP, StraightRead, read_s
 from zarr_core.points.read.plan import MAX_GAP_BYTES, PlannedChunk, RowSpan, plan_read, unpack
 from zarr_core.points.read.selection import Pieces, SampleDraws
 from zarr_core.points.store.manifest import SampleEntry
-from zarr_core.storage import Storage
-from zarr_core.storage import byte_ranges as objects
+from zarr_core.storage import Storage, byte_ranges
 from zarr_core.storage.byte_ranges import (
     CachedObjects,
     JoinedObjects,
@@ -107,7 +106,10 @@ class DirectEngine(Engine):
             source = WholeObjects(process.objects, whole) if whole else process.objects
             self._execute(source, [work[number] for number in order], [requests[number] for number in order])
         if fallback_places:
-            self._read_by_fallback(reads, fallback_places, results, out is None)
+            targets = None if out is None else [out[place] for place in fallback_places]
+            points = self._fallback_engine.read([reads[place] for place in fallback_places], targets)
+            for place, found in zip(fallback_places, points, strict=True):
+                results[place] = found
         return results
 
     def mapped_pieces(self, sample: SampleDraws) -> Pieces | None:
@@ -239,17 +241,14 @@ class DirectEngine(Engine):
         # A damaged group may have given wrong ranges: if a cache holds it, the next read fetches it again.
         fetch_checked(source, requests, use, lambda number: [group_request(work[number][0].entry)])
 
-    def _read_by_fallback(
-        self, reads: Sequence[FieldRead], places: Sequence[int], results: list[np.ndarray], replace: bool
-    ) -> None:
-        """Read arrays in layouts that this library does not write through zarr-python."""
+    @property
+    def _fallback_engine(self) -> Engine:
+        """Reads arrays in layouts that this library does not write, through zarr-python."""
         if self._fallback is None:
             from zarr_core.points.read.engines.reference import ZarrEngine  # imports zarr-python
 
             self._fallback = ZarrEngine(self.root)
-        targets = None if replace else [results[place] for place in places]
-        for place, points in zip(places, self._fallback.read([reads[i] for i in places], targets), strict=True):
-            results[place] = points
+        return self._fallback
 
     # --- processes
 
@@ -261,7 +260,7 @@ class DirectEngine(Engine):
     @property
     def _this_process(self) -> _Process:
         process = self._process
-        if process is None or process.forks != objects.forks:
+        if process is None or process.forks != byte_ranges.forks:
             base = opened = self._objects_factory(self.root)
             if base.remote:
                 opened = JoinedObjects(base, MAX_GAP_BYTES, MAX_READ_BYTES)
@@ -288,7 +287,7 @@ class _Process:
     """
 
     def __init__(self, base: Objects, opened: Objects, parent: _Process | None) -> None:
-        self.forks = objects.forks
+        self.forks = byte_ranges.forks
         self.base = base
         self.objects = opened
         self.files = base if isinstance(base, LocalObjects) and not isinstance(opened, CachedObjects) else None

@@ -19,10 +19,10 @@ from zipfile import BadZipFile
 
 import numpy as np
 import zarr
+from zarr.abc.buffer import Buffer, BufferPrototype
 from zarr.abc.codec import Codec as ZarrCodec
 from zarr.abc.store import ByteRequest, Store
 from zarr.codecs import GzipCodec, ShardingCodec, ZstdCodec
-from zarr.core.buffer import Buffer, BufferPrototype
 from zarr.storage import WrapperStore
 
 from zarr_core._util.numcodecs import Zstd

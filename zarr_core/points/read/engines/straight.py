@@ -25,7 +25,7 @@ MAX_GAP = 4096
 # Limits of one system call: 1,024 buffers (IOV_MAX) and 2 GiB.
 _MAX_BUFFERS = 1000
 _MAX_BYTES = 1 << 30
-# Receives bytes that nobody looks at, from all threads.
+# Receives unwanted bytes, from all threads; it is never read.
 _unwanted = memoryview(bytearray(MAX_GAP))
 
 
