@@ -105,7 +105,7 @@ class Batch(UserList[BatchItem]):
         assert self.tensors is not None
         columns = [values.unbind() if isinstance(values, Tensor) else values for values in self.tensors.values()]
         rows = list(zip(*columns, strict=True))
-        rows[0] = vars(self).setdefault("_first_row", rows[0])
+        rows[0] = self._first_row
         return rows
 
     # default_collate looks at the first item of any batch. That must not make all the others.

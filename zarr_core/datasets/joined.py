@@ -32,9 +32,12 @@ class JoinedReader:
         # Fields of which the datasets have other statistics.
         self._apart: set[str] = set()
         if self._first.config.dtype == "float32":
-            for field in {field for dataset in datasets for field in dataset._normalizers}:
-                if any(dataset._normalizers.get(field) != self._first._normalizers.get(field) for dataset in datasets):
-                    self._apart.add(field)
+            first = self._first._normalizers
+            for dataset in datasets:
+                own = dataset._normalizers
+                for field in {*first, *own}:
+                    if own.get(field) != first.get(field):
+                        self._apart.add(field)
 
     @classmethod
     def of(cls, datasets: Sequence[Any]) -> JoinedReader | None:
@@ -58,7 +61,7 @@ class JoinedReader:
         return cls(plain) if len(forms) == 1 else None
 
     def read(self, chosen: Sequence[Chosen]) -> dict[str, Tensor] | None:
-        """The batch, by field; None if its samples have not the same shapes and dtypes."""
+        """The batch, by field; None if its samples differ in shapes or dtypes."""
         shares: list[Share] = []
         parts: list[tuple[Normalizers, list[int]]] = []  # of each dataset, with its places
         for given, indices, places in chosen:
@@ -96,7 +99,7 @@ class JoinedReader:
 
 
 def _within_subsets(dataset: Any, samples: list[int]) -> tuple[Any, list[int]]:
-    """The dataset that this one is a ``Subset`` of, and the same samples there; itself if it is none."""
+    """The dataset that this one is a ``Subset`` of, and the same samples there; itself if it is not a subset."""
     while type(dataset) is Subset:
         samples = [dataset.indices[sample] for sample in samples]
         dataset = dataset.dataset

@@ -256,9 +256,9 @@ class _Masks:
         for name, item in items.items():
             self.present[name] = set(item)
             for field, values in item.items():
-                _check_alike(
-                    field, owners.setdefault(field, name), self.templates.setdefault(field, values), name, values
-                )
+                owner = owners.setdefault(field, name)
+                template = self.templates.setdefault(field, values)
+                _check_alike(field, owner, template, name, values)
         lacking: list[str] = []
         for name, present in self.present.items():
             fields = [field for field in self.templates if field not in present]
@@ -274,7 +274,7 @@ class _Masks:
             )
         for field in self.needed:
             if not isinstance(self.templates[field], Tensor):
-                raise ZarrCoreError(f"{field} of {owners[field]} is no tensor, so it cannot be masked in the others")
+                raise ZarrCoreError(f"{field} of {owners[field]} is not a tensor, so it cannot be masked in the others")
 
     def completed(self, name: str, item: Mapping[str, Any]) -> dict[str, Any]:
         """An item of a dataset with the fields that it lacks and the masks."""
@@ -296,15 +296,17 @@ class _Masks:
 
 def _with_the_points_of(field: str, item: Mapping[str, Any]) -> list[str]:
     """The other fields of an item that are of the same domain."""
-    domains = {name: domain for domain, names in fields_by_domain(item).items() for name in names}
+    domains: dict[str, str] = {}
+    for domain, names in fields_by_domain(item).items():
+        domains |= dict.fromkeys(names, domain)
     domains |= getattr(item, "domains", None) or {}  # which do not name what a transform has added
     if field not in domains:
         return []
-    return [
-        name
-        for name in item
-        if name != field and domains.get(name) == domains[field] and len(item[name]) == len(item[field])
-    ]
+    found = []
+    for name in item:
+        if name != field and domains.get(name) == domains[field] and len(item[name]) == len(item[field]):
+            found.append(name)
+    return found
 
 
 def _check_alike(field: str, name: str, values: Any, other: str, others: Any) -> None:
