@@ -30,7 +30,7 @@ _LONGEST = (
     "tests/platform/test_conditions.py",
     "tests/loader/test_loader.py",
     "tests/attacks/test_attacks.py",
-    "tests/points/stage/test_store.py",
+    "tests/points/stage/test_interruptions.py",
     "tests/points/read/engines/test_packed.py",
     "tests/matrix/test_crashes.py",
     "tests/points/read/engines/test_engines.py",

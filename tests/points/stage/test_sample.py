@@ -22,12 +22,6 @@ from zarr_core.points.verify.store import verify_store
 from zarr_core.storage import Storage
 
 
-@pytest.fixture
-def source(pristine: Path, tmp_path: Path) -> Path:
-    shutil.copytree(pristine / "store", tmp_path / "source_store")
-    return tmp_path / "source_store"
-
-
 @pytest.mark.parametrize("checksum", [False, True])
 def test_stores_of_other_programs(tmp_path: Path, checksum: bool) -> None:
     root = write_published_store(tmp_path / "store", make_samples(), checksum=checksum)
