@@ -112,7 +112,7 @@ def _with_tensors(item: Mapping[str, Any]) -> Mapping[str, Any]:
 def clear_padding(field: str, values: Tensor, batch: Mapping[str, Any]) -> Tensor:
     """Changed values of a field, zero again after the points of each sample if the batch was padded; in place."""
     mask = batch.get(f"{domain_of(field, batch.keys())}_mask")
-    # A field may have this name, too, but is a number; and a parameter may have the name of a domain.
+    # A field of numbers may have the name of a mask, and a parameter that of a domain.
     if not isinstance(mask, Tensor) or mask.dtype != torch.bool or mask.shape != values.shape[:2]:
         return values
     return values.masked_fill_(~mask.reshape(*mask.shape, *[1] * (values.ndim - mask.ndim)), 0)

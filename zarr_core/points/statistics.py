@@ -355,8 +355,8 @@ def _urls(store_root: str, names: Iterable[str]) -> list[str]:
 def _publish(storage: Storage) -> list[str]:
     """Make the files beside the manifest a copy of the statistics of the current generation, if it has them.
 
-    Others may commit and do the same meanwhile. Whoever writes looks again, so the last generation wins. Returns the
-    names of the files written.
+    Others may commit and do the same meanwhile. Each writer looks again after it has written, so the last generation
+    wins. Returns the names of the files written.
     """
     written: dict[str, None] = {}
     while True:

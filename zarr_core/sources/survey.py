@@ -176,7 +176,7 @@ def survey(root: str) -> Survey:
 
 
 def _fitting(root: str, listing: Listing, odd: list[str]) -> tuple[str, ...]:
-    """The shipped kinds with the most complete samples and fields, of which one sample has all arrays."""
+    """The shipped kinds with the most complete samples and fields; the first sample of each has all arrays."""
     best = 0, 0
     fitting: list[str] = []
     for kind in shipped_kinds():

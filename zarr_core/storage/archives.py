@@ -31,7 +31,7 @@ def is_entry(name: str) -> bool:
 
 
 class Archives:
-    """The archives below one root, of whose objects functions tell the bytes, and the size and version."""
+    """The archives below one root. ``read`` returns bytes of an object there, ``info`` its size and version."""
 
     def __init__(self, read: Callable[[str, int, int], bytes], info: Callable[[str], ObjectInfo]) -> None:
         self._read, self._info = read, info

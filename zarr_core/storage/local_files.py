@@ -76,7 +76,7 @@ class OpenFile:
 
 
 class OpenFiles:
-    """The files below a folder, of which those stay open that this process opened last. Safe for threads."""
+    """The files below a folder. Those that this process opened last stay open. Safe for threads."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
@@ -117,7 +117,7 @@ class MappedFile(NamedTuple):
 
 
 def _size_now(path: str, mapped: os.stat_result) -> int:
-    """Bytes of a file now; of one that was deleted or replaced since, as it was then, since nobody changes it."""
+    """Bytes of a mapped file now. A file that was deleted or replaced since keeps the bytes that it had."""
     try:
         found = os.stat(path)
     except FileNotFoundError:

@@ -324,7 +324,7 @@ class Storage:
             self._clients = {}
             self._service = retries.service(self.root)
             self._process = os.getpid()
-        clients = self._clients  # another thread may have found the fork, too, and replace them
+        clients = self._clients  # another thread that finds the fork as well replaces them
         if for_data not in clients:
             clients[for_data] = open_backend(self.root, for_data=for_data, client=self.client)
         return clients[for_data]

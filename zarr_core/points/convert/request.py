@@ -101,7 +101,7 @@ class ConversionRequest:
 def of_fields(name: str, function: Callable[..., _Result], *, without: Collection[str] = ()) -> Callable[..., _Result]:
     """A function of this name that does the same with the fields of a request, and of its settings, by name.
 
-    It takes the options of the function, too, ``without`` some of both.
+    It takes the options of the function as well, and none of those that ``without`` names.
     """
     fields = dict(inspect.signature(ConversionRequest).parameters)
     _, *options = inspect.signature(function).parameters.values()

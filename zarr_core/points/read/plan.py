@@ -71,7 +71,7 @@ def chunk_spans(runs: tuple[tuple[int, int], ...], chunk_points: int) -> list[tu
 def plan_read(
     layout: ArrayLayout, index: ChunkIndex, drawn: Draw, max_gap: int = MAX_GAP_BYTES
 ) -> tuple[list[list[PlannedChunk]], list[PlannedChunk]]:
-    """Plan the read of a draw, all of whose points are in the array.
+    """Plan the read of a draw. The array has all points of the draw.
 
     Args:
         layout, index: of the array. Its chunks count, which may differ from those that the draw was made for.

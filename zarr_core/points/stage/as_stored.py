@@ -100,8 +100,8 @@ class StoredArchive:
         except ValueError as error:
             raise CorruptChunkError(f"{self._relpath} cannot be read: {error}") from error
         if len(data) != min(size, self._first_bytes) or group.head != self._head_bytes:
-            said = f"{size:,} bytes, and a head of {self._head_bytes:,}"
-            raise CorruptChunkError(f"{self._relpath} has not {said}, as its head and the manifest say")
+            expected = f"{size:,} bytes and a head of {self._head_bytes:,}, as its head and the manifest say"
+            raise CorruptChunkError(f"{self._relpath}: expected {expected}")
         return data, group
 
     def pieces(self) -> Iterator[bytes]:

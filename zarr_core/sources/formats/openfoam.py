@@ -149,7 +149,7 @@ def _end_of_run(control: Path) -> float | None:
 
 def _check_processors(processors: Mapping[int, Path], choices: Collection[ArrayChoice]) -> None:
     """Raise ValueError if a decomposed case lacks a processor, or one of them a field that the others have."""
-    named = set(range(len(processors)))  # as there are so many, a number is missing if a higher one is there
+    named = set(range(len(processors)))  # a higher number shows that one of these is missing
     fields: dict[str, set[int]] = defaultdict(set)
     for number, folder in processors.items():
         for path in folder.glob("constant/polyMesh/boundary"):

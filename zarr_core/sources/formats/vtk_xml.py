@@ -53,7 +53,7 @@ def new_parser(start: Callable[[str, dict[str, str]], None], end: Callable[[str]
 
 
 def parse(parser: expat.XMLParserType, pieces: Iterable[bytes], most: float = MAX_XML_BYTES) -> bool:
-    """Whether the whole file was read, or as much as a handler needs, within so many bytes.
+    """Whether the whole file was read, or as much as a handler needs, within ``most`` bytes.
 
     Raises:
         ValueError: the file is not XML, is cut off, or declares a document type.
@@ -97,7 +97,7 @@ class Elements:
         self._is_complete = True
 
     def add(self, pieces: Iterable[bytes], most: float = MAX_XML_BYTES) -> None:
-        """Add those within so many bytes of a file; raises ValueError as :func:`parse`."""
+        """Add those within the first ``most`` bytes of a file; raises ValueError as :func:`parse`."""
         self._at = ""
         self._parser = new_parser(self._start, self._end)
         self._is_complete &= parse(self._parser, pieces, most)

@@ -171,7 +171,7 @@ class ObstoreBackend(ConditionalPut):
         return found, max(found, default=None) if recursive else None
 
     async def _next_page(self, prefix: str, token: str | None) -> Any:
-        """The objects after the one that a token names, in part.
+        """A page of the objects that follow the one that a token names.
 
         Azure cannot begin a listing in the middle. So an open listing is continued, and a new one is begun only after
         an error.
