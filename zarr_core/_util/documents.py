@@ -98,15 +98,19 @@ def parse_table(data: bytes, *, latest: bool = False) -> dict[str, float | str]:
     rows = [line for line in lines if not line.startswith("#")]
     comments = [line for line in lines if line.startswith("#")]
     is_header = bool(comments) and (latest or "," not in comments[-1])
-    header = comments[-1].lstrip("#") if is_header else rows.pop(0) if rows else ""
+    header = ""
+    if is_header:
+        header = comments[-1].lstrip("#")
+    elif rows:
+        header = rows.pop(0)
     if not rows or (len(rows) > 1 and not latest):
         raise ValueError(f"has {len(rows)} rows below its header, expected one")
     if ";" in header and "," not in header:
         raise ValueError("has semicolons between its columns; write commas between them, and points in numbers")
-    names, values = (
-        [cell.strip() for cell in next(csv.reader([line]))] if "," in header else line.split()
-        for line in (header, rows[-1])
-    )
+    names, values = header.split(), rows[-1].split()
+    if "," in header:
+        names = [cell.strip() for cell in next(csv.reader([header]))]
+        values = [cell.strip() for cell in next(csv.reader([rows[-1]]))]
     if len(names) != len(values):
         raise ValueError(f"has {len(names)} columns in its header and {len(values)} in its row")
     if latest and not any(isinstance(number_or_text(name), str) for name in names):
