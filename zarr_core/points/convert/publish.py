@@ -333,7 +333,9 @@ def _report(
 
 def _of_others(manifest: StoreManifest, others: Collection[str]) -> list[str]:
     """Sentences that name what the samples that are not of the source keep, their splits and other settings."""
-    kept = [f"{i} ({split})" for split, ids in manifest.splits.items() for i in ids if i in others]
+    kept = []
+    for split, ids in manifest.splits.items():
+        kept += [f"{i} ({split})" for i in ids if i in others]
     current = manifest.conversion.current if manifest.conversion else ""
     stale = [i for i in manifest.samples if i in others and manifest.samples[i].settings != current]
     settings = "samples that are not of this source and keep other settings, until write_sample writes them again"

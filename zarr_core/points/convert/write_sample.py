@@ -84,7 +84,9 @@ def write_sample(
     if kind is None and manifest is not None and manifest.dataset_kind in shipped_kinds():
         kind = manifest.dataset_kind
     described = None if kind is None else resolve_kind(kind)
-    name = described.name if described else _OF_ARRAYS if manifest is None else manifest.dataset_kind
+    name = _OF_ARRAYS if manifest is None else manifest.dataset_kind
+    if described is not None:
+        name = described.name
     description = describe_filemap(name, {str(field): str(field) for field in arrays})
     if len(description.fields) != len(arrays):
         raise SourceError("design_parameters is not a point field: pass it as parameters")

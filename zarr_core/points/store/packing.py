@@ -24,14 +24,17 @@ _COPY_BYTES = 1 << 20
 
 
 class Packing:
-    """The objects of one group, to become the archive ``relpath``. Closing it deletes the temporary file."""
+    """The objects of one group, to become the archive ``relpath``."""
 
     def __init__(self, relpath: str) -> None:
         self.relpath = relpath
         self._entries: dict[str, Entry] = {}
         self._places: dict[str, int] = {}
-        self._file = SpooledTemporaryFile(_IN_MEMORY)  # noqa: SIM115  # closed by its owner
-        self.close = self._file.close
+        self._file = SpooledTemporaryFile(_IN_MEMORY)  # noqa: SIM115  # closed by close()
+
+    def close(self) -> None:
+        """Delete the temporary file."""
+        self._file.close()
 
     def write(self, name: str, pieces: Iterable[bytes]) -> int:
         """Take an object, named as in a folder at the archive's path; returns its bytes."""
@@ -71,7 +74,7 @@ class Packing:
 def on_this_machine(storage: Storage, relpath: str) -> Iterator[Storage]:
     """A store on this machine with an archive: the same one, or a temporary one that the archive is fetched to.
 
-    It is fetched by ranges of 8 MiB. Who reads its entries one by one would make a request for each of them.
+    It is fetched by ranges of 8 MiB. Reads of its entries one by one would be a request each.
     """
     if storage.is_local:
         yield storage

@@ -171,9 +171,13 @@ class _SampleCheck:
             if problem:
                 self.found.add(name, problem)
         recorded = recorded_moments(self.recorded).get(name) if "moments" in self.recorded else None
-        if recorded is not None and is_cut and recorded.count != n_points:
-            self.found.add(name, f"its recorded moments are of {recorded.count:,} points, not of {n_points:,}")
-        for moment in moments.differing(recorded) if recorded is not None and not is_cut else ():
+        if recorded is None:
+            return
+        if is_cut:
+            if recorded.count != n_points:
+                self.found.add(name, f"its recorded moments are of {recorded.count:,} points, not of {n_points:,}")
+            return
+        for moment in moments.differing(recorded):
             now, then = np.asarray(getattr(moments, moment)).tolist(), np.asarray(getattr(recorded, moment)).tolist()
             self.found.add(name, f"recorded {moment} {then} differs from that of its points, {now}")
 
