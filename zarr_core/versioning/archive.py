@@ -43,11 +43,12 @@ def archive_names(generation: int) -> tuple[str, str]:
 
 def documents(storage: Storage) -> dict[int, StoredObject]:
     """Archived generations by number; each object was written when its generation was committed."""
-    names = (
-        (re.fullmatch(rf"{GENERATIONS}/(\d{{8,}})\.json(?:\.gz)?", found.name), found)
-        for found in storage.objects(GENERATIONS)
-    )
-    return {int(name[1]): found for name, found in names if name}
+    archives = {}
+    for found in storage.objects(GENERATIONS):
+        name = re.fullmatch(rf"{GENERATIONS}/(\d{{8,}})\.json(?:\.gz)?", found.name)
+        if name:
+            archives[int(name[1])] = found
+    return archives
 
 
 def find_archive(storage: Storage, generation: int) -> str | None:

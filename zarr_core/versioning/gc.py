@@ -181,15 +181,8 @@ class _Collector(Generic[S]):
 
     def _kept(self, current: S) -> _Kept:
         there = documents(self.storage)
-        tagged = set(current.retention.tags.values()) - {current.generation}
-        for number in sorted(tagged - there.keys()):
-            raise StoreError(f"{self.storage.url}: {generation_name(number)} is missing, though it is tagged")
-        for tag, number in sorted(current.retention.tags.items()):
-            if number in self.drop:
-                raise StoreError(
-                    f"{self.storage.url}: generation {number} is kept by the tag {tag!r}; delete the tag first "
-                    f"(`{shell('tag', self.storage.url, tag, '--delete')}`)"
-                )
+        tagged = set(current.retention.tags.values())
+        self._check_tags(current, there)
         kept = _Kept([], [], set(), set(), set())
         # A generation was replaced when the next one was committed.
         (replaced,) = (found.modified for found in self.storage.objects(self.head.name))
@@ -210,6 +203,18 @@ class _Collector(Generic[S]):
         kept.expired.sort()
         kept.above.update(chain.from_iterable(map(folders_of, kept.prefixes)))
         return kept
+
+    def _check_tags(self, current: S, there: Collection[int]) -> None:
+        """Raise StoreError if a tagged generation is missing, or to be dropped."""
+        url = self.storage.url
+        for tag, number in sorted(current.retention.tags.items()):
+            if number != current.generation and number not in there:
+                raise StoreError(f"{url}: {generation_name(number)} is missing, though it is tagged")
+            if number in self.drop:
+                raise StoreError(
+                    f"{url}: generation {number} is kept by the tag {tag!r}; delete the tag first "
+                    f"(`{shell('tag', url, tag, '--delete')}`)"
+                )
 
     def _named_by(self, current: S, number: int) -> set[str]:
         state = find_generation(self.storage, self.head, current, number)

@@ -46,7 +46,8 @@ def commits(storage: Storage, head: Head[S]) -> Iterator[Commit]:
         times[current.generation] = next(storage.objects(head.name)).modified
     numbers = sorted((number for number in times if number <= current.generation), reverse=True)
     while numbers:
-        number, since = numbers[0], numbers[1] if len(numbers) > 1 else None
+        number, *earlier = numbers
+        since = earlier[0] if earlier else None
         tags = tuple(sorted(tag for tag, named in current.retention.tags.items() if named == number))
         try:
             changes = recorded_changes(storage, archives[number], since or 0) if number in archives else None
@@ -61,7 +62,7 @@ def commits(storage: Storage, head: Head[S]) -> Iterator[Commit]:
                 raise
             numbers = [number for number in numbers if number in kept]  # the others have been collected meanwhile
             continue
-        numbers = numbers[1:]
+        numbers = earlier
         yield Commit(number, times[number], since, tags, changes or [])
 
 
