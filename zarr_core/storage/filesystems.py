@@ -248,11 +248,10 @@ def _named(*variables: str) -> str:
 
 def _environment_suffices(found: dict[str, Any]) -> bool:
     """Whether obstore finds by itself what s3fs would have found."""
-    files = [
-        os.environ.get(name) or Path("~/.aws", default).expanduser()
-        for name, default in (("AWS_SHARED_CREDENTIALS_FILE", "credentials"), ("AWS_CONFIG_FILE", "config"))
-    ]
-    return not found and (bool(_named(*_CREDENTIALS)) or not any(map(os.path.exists, files)))
+    credentials = os.environ.get("AWS_SHARED_CREDENTIALS_FILE") or Path("~/.aws/credentials").expanduser()
+    config = os.environ.get("AWS_CONFIG_FILE") or Path("~/.aws/config").expanduser()
+    has_files = os.path.exists(credentials) or os.path.exists(config)
+    return not found and (bool(_named(*_CREDENTIALS)) or not has_files)
 
 
 def _session(fs: Any) -> Any:

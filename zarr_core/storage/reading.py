@@ -12,7 +12,7 @@ from typing import Any
 from zarr_core.errors import SourceError
 from zarr_core.storage.storage import Storage, result_of
 
-# Objects up to this size are fetched in one request, larger ones in pieces, of which _IN_FLIGHT are fetched at a time.
+# Objects up to this size are fetched in one request, larger ones in pieces, _IN_FLIGHT of them at a time.
 # In memory are the result, and pieces of this size in all.
 WHOLE_BYTES = 32 * 2**20
 _IN_FLIGHT = 2
@@ -103,10 +103,10 @@ class RemoteFile(io.RawIOBase):
         if not target:  # some services refuse empty ranges
             return 0
         start, stop = self._position, self._position + len(target)
-        for edge in (0, max(self._size - _EDGE_BYTES, 0)):
-            if edge <= start and stop <= edge + _EDGE_BYTES:
-                target[:] = memoryview(self._edge(edge))[start - edge : stop - edge]
-                break
+        last = max(self._size - _EDGE_BYTES, 0)
+        edge = last if start >= last else 0
+        if stop <= edge + _EDGE_BYTES:
+            target[:] = memoryview(self._edge(edge))[start - edge : stop - edge]
         else:
             done = 0
             for piece in read_pieces(self._storage, self._name, self._version, start, stop):
