@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping
 import dagster as dg
 from dagster._core.definitions.automation_condition_sensor_definition import DEFAULT_AUTOMATION_CONDITION_SENSOR_NAME
 from dagster._core.execution.backfill import BulkActionsFilter, BulkActionStatus
-from dagster._core.scheduler.instigation import InstigatorState, InstigatorStatus, TickStatus
+from dagster._core.scheduler.instigation import InstigatorStatus, TickStatus
 from dagster._core.storage.dagster_run import NOT_FINISHED_STATUSES
 from dagster._core.storage.event_log import SqlEventLogStorage, SqlEventLogStorageTable
 from dagster._core.storage.sqlalchemy_compat import db_select
@@ -40,12 +40,9 @@ def _data_versions(instance: dg.DagsterInstance, key: dg.AssetKey, event_type: d
     return {partition: found[DATA_VERSION] for partition, found in tags.items() if DATA_VERSION in found}
 
 
-def latest_observation(
-    instance: dg.DagsterInstance, key: dg.AssetKey, partition: str | None = None
-) -> tuple[Mapping[str, str], int] | None:
-    """Tags and storage id of the latest observation of an asset or of one of its partitions; None if there is none."""
-    records = dg.AssetRecordsFilter(key, asset_partitions=None if partition is None else [partition])
-    for record in instance.fetch_observations(records, limit=1).records:
+def latest_observation(instance: dg.DagsterInstance, key: dg.AssetKey) -> tuple[Mapping[str, str], int] | None:
+    """Tags and storage id of the latest observation of an asset; None if there is none."""
+    for record in instance.fetch_observations(key, limit=1).records:
         observation = record.asset_observation
         return (observation.tags if observation else {}), record.storage_id
     return None
@@ -71,8 +68,11 @@ def planned_partitions(context: dg.AssetExecutionContext) -> list[str]:
     queued; the range then names other partitions, or none. Raises Failure if the run was created for none.
     """
     events = context.instance.all_logs(context.run.run_id, of_type=dg.DagsterEventType.ASSET_MATERIALIZATION_PLANNED)
-    planned = [event.dagster_event for event in events if event.dagster_event]
-    found = {event.partition for event in planned if event.asset_key == context.asset_key and event.partition}
+    found: set[str] = set()
+    for record in events:
+        event = record.dagster_event
+        if event and event.partition and event.asset_key == context.asset_key:
+            found.add(event.partition)
     if not found:
         raise dg.Failure("the run was started without partitions: choose which to materialize", allow_retries=False)
     return sorted(found, key=natural_order)
@@ -87,11 +87,14 @@ def has_open_work(instance: dg.DagsterInstance, key: dg.AssetKey, job_name: str)
         job_name: a job that materializes it; a run of a whole job does not list its assets.
     """
     statuses = [BulkActionStatus.REQUESTED, BulkActionStatus.CANCELING, BulkActionStatus.FAILING]
-    backfills = instance.get_backfills(filters=BulkActionsFilter(statuses=statuses))
-    runs = instance.get_runs(dg.RunsFilter(statuses=NOT_FINISHED_STATUSES))
-    return any(not backfill.asset_selection or key in backfill.asset_selection for backfill in backfills) or any(
-        key in run.asset_selection if run.asset_selection else run.job_name == job_name for run in runs
-    )
+    for backfill in instance.get_backfills(filters=BulkActionsFilter(statuses=statuses)):
+        if not backfill.asset_selection or key in backfill.asset_selection:
+            return True
+    for run in instance.get_runs(dg.RunsFilter(statuses=NOT_FINISHED_STATUSES)):
+        is_of_asset = key in run.asset_selection if run.asset_selection else run.job_name == job_name
+        if is_of_asset:
+            return True
+    return False
 
 
 def latest_materializations(
@@ -114,13 +117,16 @@ def runs_with_latest_events(instance: dg.DagsterInstance) -> set[str]:
 
     Without one of them, Dagster would take what it has recorded for missing, or for never tried.
     """
-    storage, found = instance.event_log_storage, set()
+    storage = instance.event_log_storage
+    found: set[str | None] = set()
     for asset in instance.get_asset_records():
         entry, key = asset.asset_entry, asset.asset_entry.asset_key
         found |= {entry.last_run_id, entry.last_planned_materialization_run_id}
+        for record in (entry.last_materialization_record, entry.last_observation_record):
+            if record:
+                found.add(record.run_id)
         attempts = storage.get_latest_asset_partition_materialization_attempts_without_materializations(key)
         found |= {run_id for run_id, _ in attempts.values()}
-        found |= {last.run_id for last in (entry.last_materialization_record, entry.last_observation_record) if last}
         found |= _runs_of_latest_records(instance, key)
     return {run_id for run_id in found if run_id}
 
@@ -145,8 +151,12 @@ def runs_of_code_server(instance: dg.DagsterInstance, location: str | None) -> l
     """
     statuses = [dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING]
     runs = instance.get_runs(dg.RunsFilter(statuses=statuses))
-    origins = ((run, run.remote_job_origin) for run in runs if GRPC_INFO_TAG in run.tags)
-    return [run for run, origin in origins if origin is not None and origin.location_name == location]
+    found = []
+    for run in runs:
+        origin = run.remote_job_origin
+        if GRPC_INFO_TAG in run.tags and origin is not None and origin.location_name == location:
+            found.append(run)
+    return found
 
 
 def failed_to_make(instance: dg.DagsterInstance, key: dg.AssetKey) -> str:
@@ -182,30 +192,22 @@ def failing_ticks(
         location: name of the code location.
         repository: what it defines now; its other sensors and schedules are left out. All of its own if None.
     """
-
-    def is_defined(state: InstigatorState) -> bool:
-        if state.origin.repository_origin.code_location_origin.location_name != location:
-            return False
-        name = state.instigator_name
-        return (
-            repository is None
-            or repository.has_sensor_def(name)
-            or name in {schedule.name for schedule in repository.schedule_defs}
-            or name == DEFAULT_AUTOMATION_CONDITION_SENSOR_NAME  # Dagster adds it
-        )
-
+    finished = [TickStatus.SKIPPED, TickStatus.SUCCESS, TickStatus.FAILURE]
     failing = {}
     for state in instance.all_instigator_state():
-        if state.is_running and is_defined(state):
-            ticks = instance.get_ticks(
-                state.instigator_origin_id,
-                state.selector_id,
-                limit=1,
-                statuses=[TickStatus.SKIPPED, TickStatus.SUCCESS, TickStatus.FAILURE],
-            )
-            if ticks and ticks[0].status is TickStatus.FAILURE:
-                error = ticks[0].error
-                message = innermost(error).message.strip() if error else "no message"
+        its_location = state.origin.repository_origin.code_location_origin.location_name
+        if not state.is_running or its_location != location or not _is_defined(state.instigator_name, repository):
+            continue
+        for tick in instance.get_ticks(state.instigator_origin_id, state.selector_id, limit=1, statuses=finished):
+            if tick.status is TickStatus.FAILURE:
+                message = innermost(tick.error).message.strip() if tick.error else "no message"
                 # Of a Failure, which code raises for people to read, the class says nothing.
                 failing[state.instigator_name] = message.removeprefix(f"{dg.Failure.__module__}.Failure: ")
     return failing
+
+
+def _is_defined(name: str, repository: dg.RepositoryDefinition | None) -> bool:
+    """Whether a repository has a sensor or schedule of this name; True for any name without a repository."""
+    if repository is None or name == DEFAULT_AUTOMATION_CONDITION_SENSOR_NAME:  # Dagster adds it
+        return True
+    return repository.has_sensor_def(name) or any(schedule.name == name for schedule in repository.schedule_defs)
