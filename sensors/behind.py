@@ -186,8 +186,7 @@ def check_complete(listing: Listing, within_hours: int, asset: dg.AssetKey) -> d
         lacking = listing.incomplete[late[0]]
         description = (
             f"{format_count(len(late), 'samples')} incomplete for more than {format_count(within_hours, 'hours')}: "
-            f"{some(late)}. {late[0]} lacks "
-            f"{some(lacking)}. Upload what is missing, or delete their folders"
+            f"{some(late)}. {late[0]} lacks {some(lacking)}. Upload what is missing, or delete their folders"
         )
     return dg.AssetCheckEvaluation(
         asset_key=asset,

@@ -219,19 +219,22 @@ def sensor_result(
         requests.append(dg.AddDynamicPartitionsRequest(source.partitions_name, list(changes.new)))
     if changes.vanished:
         requests.append(dg.DeleteDynamicPartitionsRequest(source.partitions_name, list(changes.vanished)))
-    events = [*observations(source, listing, changes), *more_events]
-    if len(events) > _MANY_EVENTS:
+    checks: list[dg.AssetCheckEvaluation] = []
+    events: list[dg.AssetObservation | dg.AssetMaterialization] = [*observations(source, listing, changes)]
+    for event in more_events:
+        if isinstance(event, dg.AssetCheckEvaluation):
+            checks.append(event)
+        else:
+            events.append(event)
+    if len(events) + len(checks) > _MANY_EVENTS:
         # The daemon would store them one by one, which takes 10 ms each.
-        checks = [event for event in events if isinstance(event, dg.AssetCheckEvaluation)]
-        report_runless_events(
-            context.instance, [event for event in events if not isinstance(event, dg.AssetCheckEvaluation)]
-        )
-        events = checks
+        report_runless_events(context.instance, events)
+        events = []
     summary = describe(listing, changes, noun, held)
     context.log.info(summary)
     return dg.SensorResult(
         dynamic_partitions_requests=requests,
-        asset_events=events,
+        asset_events=[*events, *checks],
         cursor=changes.pending.to_cursor(),
         # A tick without run requests reads "skipped" in any case; the reason is what it did.
         skip_reason=summary,
