@@ -1,7 +1,7 @@
 """The declaration of a dataset of points: its source, its store and how samples are converted."""
 
 import hashlib
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -111,16 +111,8 @@ class DatasetDeclaration(Declaration):
     @property
     def settings(self) -> ConversionSettings:
         """How samples are written; raises SourceError."""
-        return ConversionSettings(
-            self.chunk_points,
-            self.shard_points,
-            self.values_dtype,
-            self.field_dtypes,
-            self.codec,
-            self.shuffle_seed,
-            self.layout,
-            self.max_errors,
-        )
+        names = [setting.name for setting in fields(ConversionSettings)]
+        return ConversionSettings(**{name: getattr(self, name) for name in names})
 
     @property
     def description(self) -> SourceDescription:
