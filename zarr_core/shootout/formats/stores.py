@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from zarr_core.points.read.selection import SampleDraws
+from zarr_core.points.store.manifest import ArrayColumn
 from zarr_core.shootout.formats import Arrays, Draws, Format, Runs, Samples, stacked
 from zarr_core.shootout.formats.files import counting
 
@@ -42,7 +43,7 @@ class Reader(Format):
             by_field = {"field_dtypes": values}
         report = convert(kind, folder / "store", root=samples.folder, **by_field, **self._settings)
         if not report.ok:
-            failed = next(result for result in report.results if result.status != "converted")
+            failed = [*report.having("quarantined"), *report.having("failed")][0]
             raise ValueError(f"{failed.sample_id} cannot be converted: {failed.reason}")
 
     def open(self, place: str | Path, draws: Draws) -> None:
@@ -105,12 +106,11 @@ class _OpenArrays(Reader):
         """The arrays of a sample, by field."""
         arrays = self._arrays.get(sample)
         if arrays is None:
-            manifest = self._reader.manifest
-            names = {field: column.array_name for field, column in manifest.fields.items()}
-            arrays = self._arrays[sample] = self._open_arrays(manifest.samples[sample].relpath, names)
+            path = self._reader.manifest.samples[sample].relpath
+            arrays = self._arrays[sample] = self._open_arrays(path, self._reader.manifest.fields)
         return arrays
 
-    def _open_arrays(self, path: str, names: Mapping[str, str]) -> dict[str, Any]:
+    def _open_arrays(self, path: str, fields: Mapping[str, ArrayColumn]) -> dict[str, Any]:
         """Arrays of a group by field."""
         raise NotImplementedError
 
@@ -131,24 +131,25 @@ class ZarrPython(_OpenArrays):
     Local files are read one after another: decoding is Python on the one thread of its loop, which tasks make slower.
     """
 
-    def _open_arrays(self, path: str, names: Mapping[str, str]) -> dict[str, Any]:
+    def _open_arrays(self, path: str, fields: Mapping[str, ArrayColumn]) -> dict[str, Any]:
         import zarr
 
         from zarr_core.storage.zarr_stores import group_place, make_store
 
         root, path = group_place(self._store, path)
         group = zarr.open_group(make_store(root), path=path, mode="r", zarr_format=3)
-        return {field: group[name] for field, name in names.items()}
+        return {field: group[column.array_name] for field, column in fields.items()}
 
     def _fetch(self, blocks: Sequence[tuple[Any, slice]]) -> Sequence[np.ndarray]:
         from zarr.core.sync import sync
 
-        async def together() -> list[Any]:
-            return await asyncio.gather(*[array.async_array.getitem(rows) for array, rows in blocks])
-
         if self._objects is not None:
-            return sync(together())
+            return sync(_together(blocks))
         return [array[rows] for array, rows in blocks]
+
+
+async def _together(blocks: Sequence[tuple[Any, slice]]) -> list[Any]:
+    return await asyncio.gather(*[array.async_array.getitem(rows) for array, rows in blocks])
 
 
 class Zarrs(ZarrPython):
@@ -156,19 +157,19 @@ class Zarrs(ZarrPython):
 
     remote = False
 
-    def _open_arrays(self, path: str, names: Mapping[str, str]) -> dict[str, Any]:
+    def _open_arrays(self, path: str, fields: Mapping[str, ArrayColumn]) -> dict[str, Any]:
         import zarr
         import zarrs  # noqa: F401
 
         # Arrays keep the pipeline that they are opened with; other formats in this process use the usual one.
         with zarr.config.set({"codec_pipeline.path": "zarrs.ZarrsCodecPipeline"}):
-            return super()._open_arrays(path, names)
+            return super()._open_arrays(path, fields)
 
 
 class TensorStore(_OpenArrays):
     """TensorStore, all fields of a batch in flight together."""
 
-    def _open_arrays(self, path: str, names: Mapping[str, str]) -> dict[str, Any]:
+    def _open_arrays(self, path: str, fields: Mapping[str, ArrayColumn]) -> dict[str, Any]:
         import tensorstore
 
         from zarr_core.points.read.engines.tensorstore import below, kvstore
@@ -176,8 +177,9 @@ class TensorStore(_OpenArrays):
 
         place = kvstore(self._store, Storage(self._store))
         opening = {}
-        for field, name in names.items():
-            spec = {"driver": "zarr3", "kvstore": below(place, f"{path}/{name}"), "recheck_cached_metadata": "open"}
+        for field, column in fields.items():
+            array = below(place, f"{path}/{column.array_name}")
+            spec = {"driver": "zarr3", "kvstore": array, "recheck_cached_metadata": "open"}
             opening[field] = tensorstore.open(spec, read=True, open=True)
         return {field: future.result() for field, future in opening.items()}
 
