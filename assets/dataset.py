@@ -194,6 +194,7 @@ class DatasetDeclaration(Declaration):
             self.kind,
             self.store,
             source_url=self.source,
+            dataset_name=self.dataset_name or self.name,
             splits=self.splits,
             fingerprint=self.fingerprint,
             settings={

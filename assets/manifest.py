@@ -81,7 +81,6 @@ def _publish(
     versions = observed_versions(context.instance, dataset.observed)
     request = dataset.request(
         settings,
-        dataset_name=dataset.dataset_name or dataset.name,
         # Two listings apart in time did not find these.
         retire_vanished=[sample_id for sample_id, version in versions.items() if version == ABSENT],
         max_retired_share=float(context.run.tags.get(SHARE_TAG, dataset.max_retired_share)),

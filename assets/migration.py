@@ -26,8 +26,7 @@ def migration_job(dataset: DatasetDeclaration) -> dg.JobDefinition:
         listing = stores.listing(dataset.kind, dataset.source, dataset.splits)
         context.log.info(check_settings(KnownItems(context.instance, dataset), dataset, manifest, listing).description)
         held = current_settings(manifest)
-        name = dataset.dataset_name or dataset.name
-        request = dataset.request(dataset.settings, held, dataset_name=name, reconvert=True)
+        request = dataset.request(dataset.settings, held, reconvert=True)
         manifest = publish_finished(request, stores.found(dataset.kind, dataset.source)).manifest
         state = check_settings(KnownItems(context.instance, dataset), dataset, manifest, listing)
         context.log.info(f"generation {manifest.generation}: {state.description}")

@@ -220,11 +220,11 @@ def test_a_renamed_dataset_goes_on_with_its_store(filled: Trial) -> None:
     assert renamed.converted() == {"run_1", "run_2", "run_4"}, "taken over without a conversion"
     write_run(renamed.source, 5)
     assert renamed.run("look").success
-    assert renamed.run("convert", "run_5").success
-    refused = renamed.publish()
-    (failure,) = [event.step_failure_data for event in refused.all_events if event.is_step_failure]
-    assert "give dataset_name 'trial'" in (failure.error.cause.message if failure.error.cause else "")
+    for refused in (renamed.run("convert", "run_5"), renamed.publish()):
+        (failure,) = [event.step_failure_data for event in refused.all_events if event.is_step_failure]
+        assert "give dataset_name 'trial'" in (failure.error.cause.message if failure.error.cause else "")
     renamed = Trial(renamed.dataset.model_copy(update={"dataset_name": "trial"}), filled.instance)
+    assert renamed.run("convert", "run_5").success
     assert renamed.publish().success
     manifest = load_manifest(moved)
     assert (manifest.dataset_name, set(manifest.samples)) == ("trial", {"run_1", "run_2", "run_4", "run_5"})
