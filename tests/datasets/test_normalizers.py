@@ -130,6 +130,15 @@ def test_a_constant_field_of_float64_is_shifted_only(tmp_path: Path, kind: str) 
     torch.testing.assert_close(dataset[0]["surface_temperature"], torch.zeros(3000), atol=1e-8, rtol=0)
 
 
+def test_positions_far_from_the_origin_have_the_whole_scale(tmp_path: Path) -> None:
+    position = 5e5 + np.linspace(0, 50, 27).reshape(9, 3)
+    write_sample(tmp_path, "run_1", {"surface_position": position}, split="train")
+    assert statistics([str(tmp_path), "--split", "train", "--quiet"]) == 0
+    normalizers = {"surface_position": {"kind": "position", "scale": 1000}}
+    item = build_dataset({"kind": "point", "root": str(tmp_path), "split": "train", "normalizers": normalizers})[0]
+    assert (item["surface_position"].min(), item["surface_position"].max()) == (0, 1000)
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [

@@ -394,7 +394,8 @@ class _Statistics:
             low = self._numbers(field, column, f"{prefix}_min")
             high = self._numbers(field, column, f"{prefix}_max")
             extents = (np.array(high) - low) / scale
-            return Normalizer(field, low, _units(low, extents.tolist(), column.dtype))
+            # Relative to the bounds on the same scale.
+            return Normalizer(field, low, _units((np.array(low) / scale).tolist(), extents.tolist(), column.dtype))
         logscale = isinstance(config, LogscaleMeanStdConfig)
         key = f"{field}_logscale" if logscale else field
         mean = self._numbers(field, column, f"{key}_mean")
