@@ -253,6 +253,15 @@ def test_wrong_arguments_are_refused_when_the_sampler_is_made(arguments: dict[st
         EpochBatchSampler.of(None, 2)
 
 
+@pytest.mark.parametrize("replica", [(2, 2), (-1, 2), (2, 1), (1, 0)])
+def test_a_rank_that_there_is_not_is_refused(replica: tuple[int, int]) -> None:
+    sampler = EpochBatchSampler(8, 2, replica=lambda: replica)
+    with pytest.raises(ZarrCoreError, match=r"replica returned \(.*, .*\), not \(rank, number of ranks\)"):
+        list(sampler)
+    with pytest.raises(ZarrCoreError, match="replica returned"):
+        ResumableLoader(NUMBERS, sampler)
+
+
 def test_a_loader_whose_sampler_sets_no_epochs_warns(store: Path) -> None:
     dataset = opened(store)
     with pytest.warns(UserWarning, match=r"does not set the epoch.*EpochBatchSampler\.of"):

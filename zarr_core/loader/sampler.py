@@ -309,9 +309,11 @@ class EpochBatchSampler(Sampler[list[int]]):
         """(rank, number of ranks) of this process.
 
         Raises:
-            ZarrCoreError: the batches cannot be divided among the ranks.
+            ZarrCoreError: the batches cannot be divided among the ranks, or there is no such rank.
         """
         rank, world = self._replica()
+        if not 0 <= rank < world:
+            raise ZarrCoreError(f"replica returned ({rank}, {world}), not (rank, number of ranks), rank from 0 on")
         if self.evaluation:
             smallest = self.dataset_size // len(self)
             if smallest < world:
