@@ -106,6 +106,8 @@ def test_a_collated_batch_is_normalized_later(root: Path, way: str) -> None:
         for name, values in normalized.items():
             assert values.dtype == expected[name].dtype
             torch.testing.assert_close(values, expected[name], msg=name)  # also where it was padded
+    for name, values in Normalizers(stored.normalizers).inverse(expected).items():
+        torch.testing.assert_close(values, batch[name].to(values.dtype), rtol=1e-4, atol=1e-4, msg=name)
 
 
 def test_values_that_are_no_points_are_stacked() -> None:

@@ -314,7 +314,7 @@ class Normalizers(Mapping[str, Normalizer]):
             normalizer = self.get(field)
             if normalizer is not None:
                 _check_tensor(field, tensor)
-                physical[field] = normalizer.denormalize(tensor)
+                physical[field] = clear_padding(field, normalizer.denormalize(tensor), values)
         return physical
 
     def _check_names(self, fields: Mapping[str, Any]) -> None:
