@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import reprlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -126,7 +127,7 @@ def rounded(shares: np.ndarray, total: int) -> np.ndarray:
 def _numbers(weights: Any) -> np.ndarray:
     try:
         numbers = np.asarray(weights, dtype=np.float64)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RuntimeError) as error:
         raise ZarrCoreError(f"weights must be a number per sample: {error}") from None
     if numbers.ndim != 1:
         raise ZarrCoreError(f"weights must be a number per sample, not an array of shape {numbers.shape}")
@@ -147,4 +148,9 @@ def _check_length(name: str, given: int, size: int) -> None:
 
 def _plain(label: Any) -> Any:
     """A label that compares by value: elements of a tensor do not."""
-    return label.item() if hasattr(label, "item") else label
+    try:
+        plain = label.item() if hasattr(label, "item") else label
+        hash(plain)
+    except (TypeError, ValueError, RuntimeError):
+        raise ZarrCoreError(f"a class is one label, such as a number or a text, not {reprlib.repr(label)}") from None
+    return plain
