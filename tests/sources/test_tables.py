@@ -15,6 +15,7 @@ from zarr_core.convert import convert
 from zarr_core.errors import SampleError, SourceError
 from zarr_core.sources import SampleTree, SourceDescription
 from zarr_core.sources.survey import survey
+from zarr_core.statistics import calculate_store_statistics
 
 FORCES = "\ufeffrun, cd ,cl,note\n1, 0.3,-0.1,\n2,0.4,0.1,coarse\n7,1,1,\n"
 BY_NUMBER = {"file": "forces.csv", "key": "run", "sample_id": "run_{}"}
@@ -140,6 +141,24 @@ def test_an_infinite_value_is_a_problem_of_its_sample(root: Path) -> None:
         tree.load_parameters(samples["run_2"])
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "reason"),
+    [
+        ("params.json", '{"cd": 0.3, "cd": 0.4}', "has different values of 'cd' in one object"),
+    ],
+)
+def test_a_file_of_scalars_that_cannot_be_used_is_a_problem_of_its_sample(
+    root: Path, name: str, text: str, reason: str
+) -> None:
+    (root / "run_1" / "params.json").write_text('{"cd": 0.3, "cd": 0.3}')
+    (root / "run_2" / name).write_text(text)
+    document = kind(file="absent.csv", key="run").model_dump() | {"parameters": ["*.yaml"]}
+    report = convert(SourceDescription.model_validate(document), root / "store", root=root)
+    assert [result.sample_id for result in report.results if result.status == "converted"] == ["run_1"]
+    assert reason in report.results[1].reason
+    assert calculate_store_statistics(root / "store")["cd_mean"] == 0.3
+
+
 def test_scalars_of_the_same_names_are_told_apart_by_a_prefix(root: Path) -> None:
     for number in (1, 2):
         (root / f"run_{number}" / f"force_{number}.csv").write_text("cd,cl\n0.3,0.1\n")
@@ -180,6 +199,8 @@ def test_another_value_in_a_file_of_the_sample_is_refused(root: Path) -> None:
         ("forces.csv", 'run,cd\n1,"2\n', "unexpected end of data"),
         ("forces.json", '{"run": 3}', "expected objects in a list, or objects by key"),
         ("forces.json", "{", "EOF while parsing an object"),
+        ("forces.json", '{"1": {"cd": 3}, "1": {"cd": 4}}', "has different values of '1' in one object"),
+        ("forces.json", '[{"run": 1, "cd": 3, "cd": 4}]', "has different values of 'cd' in one object"),
     ],
 )
 def test_a_table_that_cannot_be_used_is_named(root: Path, name: str, text: str, reason: str) -> None:

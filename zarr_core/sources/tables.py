@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import math
 import sys
 from collections.abc import Collection
@@ -80,7 +81,24 @@ class Tables:
 
 def parse_scalars(name: str, data: bytes) -> Any:
     """The content of a file with the scalars of one sample; raises ValueError if it cannot be parsed."""
-    return parse_json(data) if name.endswith(".json") else parse_table(data, latest=name.endswith(".dat"))
+    return _parse(data) if name.endswith(".json") else parse_table(data, latest=name.endswith(".dat"))
+
+
+def _parse(text: bytes | str) -> Any:
+    """The value of a JSON document; raises ValueError."""
+    value = parse_json(text)
+    json.loads(text, object_pairs_hook=_of_one_value)  # of a key that occurs twice, parse_json keeps the last value
+    return value
+
+
+def _of_one_value(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object; raises ValueError if a key has two values."""
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found and found[key] != value:
+            raise ValueError(f"has different values of {key!r:.80} in one object")
+        found[key] = value
+    return found
 
 
 def scalars(data: Any, where: str) -> dict[str, Any]:
@@ -144,7 +162,7 @@ def rows_of(name: str, text: str) -> list[dict[str, Any]]:
 
 
 def _json_rows(text: str) -> list[dict[str, Any]]:
-    content = parse_json(text)
+    content = _parse(text)
     rows: list[dict[str, Any]] = []
     if not isinstance(content, dict | list):
         raise ValueError(_NOT_OBJECTS)
