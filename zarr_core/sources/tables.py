@@ -143,6 +143,8 @@ def _plain(value: Any) -> Any:
     for number in value if isinstance(value, list) else [value]:
         if isinstance(number, float) and not math.isfinite(number):
             raise ValueError(f"is {number}, which JSON cannot represent")
+        if isinstance(number, int) and abs(number) > sys.float_info.max:
+            raise ValueError("is too large for a floating-point number")
     return value
 
 
