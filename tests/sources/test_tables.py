@@ -146,6 +146,7 @@ def test_an_infinite_value_is_a_problem_of_its_sample(root: Path) -> None:
     [
         ("params.json", '{"cd": 0.3, "cd": 0.4}', "has different values of 'cd' in one object"),
         ("params.json", f'{{"seed": {10**400}}}', "'seed' is too large for a floating-point number"),
+        ("own.yaml", "cd: 0.3\ncl: 0.1\n", "is neither JSON nor a table; write its values as a .json file"),
     ],
 )
 def test_a_file_of_scalars_that_cannot_be_used_is_a_problem_of_its_sample(
