@@ -161,6 +161,15 @@ def test_a_file_of_scalars_that_cannot_be_used_is_a_problem_of_its_sample(
     assert calculate_store_statistics(root / "store")["cd_mean"] == 0.3
 
 
+def test_samples_without_a_file_of_parameters_are_named(root: Path) -> None:
+    (root / "run_1" / "forces_1.csv").write_text("cd\n0.3\n")
+    document = kind(file="absent.csv", key="run").model_dump() | {"parameters": ["forces_*.csv", "geo.json"]}
+    found = SampleTree(SourceDescription.model_validate(document), root).find()
+    notes = "\n".join(found.left_out)
+    assert "samples without a file forces_*.csv, which `parameters` of the description names (1): run_2" in notes
+    assert "samples without a file geo.json, which `parameters` of the description names (2): run_1, run_2" in notes
+
+
 def test_scalars_of_the_same_names_are_told_apart_by_a_prefix(root: Path) -> None:
     for number in (1, 2):
         (root / f"run_{number}" / f"force_{number}.csv").write_text("cd,cl\n0.3,0.1\n")

@@ -17,7 +17,7 @@ from zarr_core.sources.description import ANY_DEPTH, SourceDescription
 from zarr_core.sources.fields import FieldLoader
 from zarr_core.sources.formats.contents import Mesh
 from zarr_core.sources.formats.files import SourceFile, path_of
-from zarr_core.sources.left_out import LeftOut, note
+from zarr_core.sources.left_out import LeftOut, counted, note
 from zarr_core.sources.patterns import Listing, by_folder, by_sample, depth, matches, meshes_of_cases
 from zarr_core.sources.resolve import resolve_kind
 from zarr_core.sources.sample import FileInfo, FoundSamples, SampleSource, SourceSample
@@ -79,6 +79,7 @@ class SampleTree(SampleSource):
         samples: dict[str, SourceSample] = {}
         left_out = LeftOut(description)
         tables = Tables(description, self._read_text)
+        without: dict[str, list[str]] = {parameter.file: [] for parameter in description.parameters}
         if listing is None and folders is None and sample_ids is not None:
             few = sample_ids if self._folders_are_ids and len(sample_ids) <= MAX_FOLDERS else ()
             listing = self._list_some(chain.from_iterable(map(self.folders_of, few))) or None
@@ -110,8 +111,13 @@ class SampleTree(SampleSource):
                 scalars_of_sample,
                 {files[p.file].name: p.prefix for p in description.parameters if p.prefix and p.file in files},
             )
+            for pattern in without.keys() - files.keys() - own_problems.keys():
+                without[pattern].append(sample_id)
         is_whole = sample_ids is None and folders is None
-        return FoundSamples(samples, (*left_out.sentences(), *tables.notes(samples)), left_out.unused(), is_whole)
+        notes = [*left_out.sentences(), *tables.notes(samples)]
+        for pattern, lacking in without.items():
+            notes += counted(f"samples without a file {pattern}, which `parameters` of the description names", lacking)
+        return FoundSamples(samples, tuple(notes), left_out.unused(), is_whole)
 
     def _is_sample(self, sample_id: str, folder: str, has_fields: bool, has_problems: bool, left_out: LeftOut) -> bool:
         """Whether a folder is a sample; notes in ``left_out`` why not, if it looks like one."""
