@@ -11,6 +11,8 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from tests.helpers.long_tables import BATCHES, FEATURES, pivoted, write_long
@@ -20,11 +22,12 @@ from tests.helpers.warehouse_kinds import (
     assert_equals_pandas,
     iceberg_catalog,
     iceberg_of,
+    iceberg_settings,
     opened,
     wide,
 )
 from zarr_core.errors import WarehouseError
-from zarr_core.warehouses import DuckDBWarehouse, LongColumns, Warehouse
+from zarr_core.warehouses import DuckDBWarehouse, IcebergWarehouse, LongColumns, Warehouse
 from zarr_core.warehouses.build import build_warehouse
 
 Open = Callable[..., Warehouse]
@@ -152,6 +155,23 @@ def test_a_row_without_sample_is_refused(open_warehouse: Open, long: Path) -> No
     rows.to_parquet(file, index=False)
     with pytest.raises(WarehouseError, match="rows without a sample_id"):
         open_warehouse(long).samples(["b-1"])
+
+
+@pytest.mark.parametrize("kind", ["duckdb", "iceberg"])
+def test_a_row_without_batch_is_refused_by_a_load_of_one_batch(kind: str, tmp_path: Path) -> None:
+    """It may belong to that batch."""
+    rows = pa.table({"batch_id": ["a", None], "sample_id": ["s", "s"], "cpg_id": ["cg1", "cg2"], "beta": [0.1, 0.2]})
+    columns = LongColumns(values={"beta": "beta"})
+    if kind == "duckdb":
+        pq.write_table(rows, tmp_path / "long.parquet")
+        warehouse: Warehouse = DuckDBWarehouse(f"{tmp_path}/long.parquet", columns)
+    else:
+        iceberg_catalog(tmp_path).create_table("lab.long", rows.schema).append(rows)
+        warehouse = IcebergWarehouse(
+            "lab.long", catalog="trial", properties=iceberg_settings(tmp_path), columns=columns
+        )
+    with pytest.raises(WarehouseError, match="rows without a batch_id"):
+        warehouse.samples(["a"])
 
 
 def test_a_pinned_warehouse_does_not_see_later_rows(long: Path, tmp_path: Path) -> None:

@@ -96,7 +96,7 @@ class IcebergWarehouse(Warehouse):
             yield _JoinedScans(self, PositionJoin(connection, self.columns, batches, values, feature_ids))
 
     def scan(self, names: Sequence[str], among: Sequence[str] | None) -> pa.RecordBatchReader:
-        """Some columns of the rows whose first column is in ``among`` (None: of all rows)."""
+        """Some columns of the rows whose first column is in ``among``, or null (None: of all rows)."""
         with self._errors():
             return self._scan(names, among).to_arrow_batch_reader()
 
@@ -140,11 +140,13 @@ class IcebergWarehouse(Warehouse):
         return found
 
     def _scan(self, names: Sequence[str], among: Sequence[str] | None, snapshot_id: int | None = None) -> DataScan:
-        from pyiceberg.expressions import AlwaysTrue, In
+        from pyiceberg.expressions import AlwaysTrue, In, IsNull, Or
 
         table = self._named
         self._check_columns(names, table.schema().column_names)
-        chosen: BooleanExpression = AlwaysTrue() if among is None else In(names[0], among)  # type: ignore[call-arg, arg-type]
+        chosen: BooleanExpression = AlwaysTrue()
+        if among is not None:
+            chosen = Or(In(names[0], among), IsNull(names[0]))  # type: ignore[call-arg, arg-type]
         return table.scan(chosen, tuple(names), snapshot_id=snapshot_id or self.snapshot_id)
 
     @property

@@ -81,8 +81,9 @@ def positions_query(source: str, columns: LongColumns, value: str, *, wanted: st
 
 
 def distinct_query(source: str, names: Sequence[str], among: Sequence[str] | None = None) -> str:
-    """Query for distinct rows of columns as text, restricted to rows whose first column is in ``among``."""
-    where = "" if among is None else f" WHERE {text_of(names[0])} IN {in_list(among)}"
+    """Query for distinct rows of columns as text, restricted to rows whose first column is in ``among``, or null."""
+    first = text_of(names[0])
+    where = "" if among is None else f" WHERE {first} IN {in_list(among)} OR {first} IS NULL"
     columns = ", ".join(f"{text_of(name)} AS {identifier(f'c{number}')}" for number, name in enumerate(names))
     return f"SELECT DISTINCT {columns} FROM {source}{where}"
 

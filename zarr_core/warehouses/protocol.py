@@ -126,7 +126,10 @@ class Warehouse(ABC):
 
     @abstractmethod
     def _distinct(self, names: Sequence[str], among: Sequence[str] | None) -> Iterable[tuple[str | None, ...]]:
-        """Distinct rows of some columns as text, restricted to rows whose first column is in ``among``."""
+        """Distinct rows of some columns as text, restricted to rows whose first column is in ``among``, or null.
+
+        A row without an id may belong to any of ``among``, so it must not be left out.
+        """
 
     def batch_ids(self) -> list[str]:
         """Every batch id, sorted."""
