@@ -225,6 +225,18 @@ def test_what_contradicts_is_refused_and_named(matrix: WideMatrix, tmp_path: Pat
         matrix.samples(None, ["x"])
 
 
+@pytest.mark.parametrize("cell", ['"bone', '"bone" of a donor'])
+def test_a_quotation_mark_that_is_not_closed_is_refused(cell: str, matrix: WideMatrix, tmp_path: Path) -> None:
+    """Otherwise the rows below it are text of its cell, and their samples have no metadata."""
+    file = tmp_path / "samples.csv"
+    file.write_text(f'sample_id,tissue\na_s0,"whole ""blood"""\na_s1,5" of skin\na_s2,{cell}\nb_s0,brain\n')
+    with pytest.raises(MatrixError, match=r"line \d: .* is a quotation mark not closed\?"):
+        matrix.set_metadata(file)
+    file.write_text(file.read_text().replace(cell, "bone"))
+    matrix.set_metadata(file)
+    assert matrix.samples()["tissue"].to_pylist() == ['whole "blood"', '5" of skin', "bone", "brain", None]
+
+
 def test_a_retired_sample_has_no_row(matrix: WideMatrix) -> None:
     matrix.set_metadata(ages(a_s0=1, a_s1=2, b_s0=3))
     matrix.retire(["a_s1"], ["b"])

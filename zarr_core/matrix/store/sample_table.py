@@ -6,6 +6,7 @@ need pyarrow, which is imported on use.
 
 from __future__ import annotations
 
+import csv
 import hashlib
 import io
 import os
@@ -277,8 +278,9 @@ def _read_file(url: str, where: str, key: str) -> pa.Table:
         if ending == "parquet":
             return pa.parquet.read_table(arrow_file(file.read()))
         data = file.read()
-        data.decode()  # pyarrow would take text in another encoding for bytes
+        decoded = data.decode()  # pyarrow would take text in another encoding for bytes
         delimiter = "\t" if ending == "tsv" else ","
+        _check_quotes(decoded, delimiter, where)
         # Without this, a line break in a cell at the end of a block of 1 MiB begins a row.
         form = pa.csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
         table = pa.csv.read_csv(arrow_file(data), None, form, text)
@@ -288,6 +290,17 @@ def _read_file(url: str, where: str, key: str) -> pa.Table:
             column = pa.compute.if_else(present, table[number], pa.scalar(None, pa.string()))
             table = table.set_column(number, field.name, column)
     return table
+
+
+def _check_quotes(text: str, delimiter: str, where: str) -> None:
+    """Raise MatrixError for a quotation mark that is not closed: pyarrow would read all later rows as one cell."""
+    rows = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
+    try:
+        for _ in rows:
+            pass
+    except csv.Error as error:
+        way_out = "is a quotation mark not closed? Correct it, or write the table as .parquet"
+        raise MatrixError(f"{where}, line {rows.line_num}: {error}: {way_out}") from error
 
 
 def _ids(column: pa.ChunkedArray, where: str) -> pa.ChunkedArray:
