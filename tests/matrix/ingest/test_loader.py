@@ -261,7 +261,7 @@ def test_unknown_samples_batches_and_values(loader: MatrixLoader) -> None:
     for ids in ("s1", ["s1", 7]):
         with pytest.raises(UnknownFieldError, match="sequence of strings; given: .*s1"):
             loader.load(ids)  # type: ignore[arg-type]
-    with pytest.raises(UnknownFieldError, match="has no batch 'b-9'"):
+    with pytest.raises(UnknownFieldError, match="has no rows of a batch 'b-9'"):
         loader.ingest(["b-1", "b-9"])
     with pytest.raises(UnknownFieldError, match=r"batch_ids must be a collection of names; .* pass \['b-1'\]"):
         loader.ingest("b-1")

@@ -213,7 +213,7 @@ class MatrixLoader:
     def _ingest(self, warehouse: Warehouse, batch_ids: Sequence[str]) -> Ingested:
         batches = warehouse.samples(list(dict.fromkeys(batch_ids)))
         for batch_id in outside(batch_ids, batches):
-            raise UnknownFieldError(f"{warehouse!r} has no batch {batch_id!r}")
+            raise UnknownFieldError(f"{warehouse!r} has no rows of a batch {batch_id!r}")
         url = self.matrix.url
         ingested: list[IngestedBatch] = []
         leases = Leases(self.matrix._storage, self.lease_seconds)
