@@ -58,6 +58,22 @@ def test_ids_whose_text_depends_on_the_file_are_refused(tmp_path: Path, column: 
         DuckDBWarehouse(f"{tmp_path}/*.parquet").batch_ids()
 
 
+@pytest.mark.parametrize("inside", ["b", "c", None])
+def test_a_folder_that_names_another_batch_than_its_file_is_refused(inside: str | None, tmp_path: Path) -> None:
+    folder = tmp_path / "batch_id=b"
+    folder.mkdir()
+    ids = {"batch_id": ["b", inside], "sample_id": ["s", "s"], "cpg_id": ["cg1", "cg2"]}
+    pd.DataFrame(ids | {"beta": [0.5, 0.25], "coverage": [1, 2]}).to_parquet(folder / "1.parquet")
+    warehouse = DuckDBWarehouse(f"{tmp_path}/*/*.parquet")
+    unload = warehouse.unload({"b": ["s"]}, ["beta"], ["cg1", "cg2"])
+    if inside == "b":
+        with unload as unloaded:
+            np.testing.assert_array_equal(wide(unloaded, "b", ["s"], "beta", ["cg1", "cg2"]).values, [[0.5, 0.25]])
+    else:
+        with pytest.raises(WarehouseError, match=f"batch_id is {inside!r} in the file, and 'b' by its folder"), unload:
+            pass
+
+
 def test_files_without_a_value_column_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     rows = pd.DataFrame({"batch_id": ["a"], "sample_id": ["s"], "cpg_id": ["cg1"], "beta": [0.5], "coverage": [1]})
     rows.to_parquet(tmp_path / "a[1].parquet")

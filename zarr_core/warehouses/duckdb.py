@@ -73,6 +73,7 @@ class DuckDBWarehouse(Warehouse):
         files = self._listed()
         with self._connection() as connection:
             chosen = self.files_of(files, batches) or files[:1]
+            self._check_folders(connection, chosen)
             for value in values:
                 self._warn_of_absent(connection, chosen, value_column(self.columns, value))
             yield _JoinedFiles(self, files, PositionJoin(connection, self.columns, batches, values, feature_ids))
@@ -92,9 +93,8 @@ class DuckDBWarehouse(Warehouse):
         files: by default DuckDB would take the first file's type and round the values of the others.
         """
         chosen = self.files_of(files, batch_ids) or files[:1]  # without a match any file gives the columns
-        named_files = ", ".join(literal(glob.escape(file.name)) for file in chosen)
         connection.execute(
-            f"CREATE OR REPLACE VIEW long AS SELECT * FROM read_parquet([{named_files}], "
+            f"CREATE OR REPLACE VIEW long AS SELECT * FROM read_parquet({_named(chosen)}, "
             "union_by_name = true, hive_partitioning = true, hive_types_autocast = false)"
         )
         present = {name: kind for name, kind, *_ in connection.execute("DESCRIBE long").fetchall()}
@@ -103,7 +103,7 @@ class DuckDBWarehouse(Warehouse):
         for name in ids:
             if present[name] == "VARCHAR" or "INT" in present[name]:
                 continue
-            columns = f"parquet_schema([{named_files}]) WHERE name = {literal(name)}"
+            columns = f"parquet_schema({_named(chosen)}) WHERE name = {literal(name)}"
             kinds = connection.execute(f"SELECT DISTINCT duckdb_type FROM {columns} ORDER BY 1").fetchall()
             if len(kinds) > 1:
                 named = " and ".join(kind for (kind,) in kinds)
@@ -112,11 +112,24 @@ class DuckDBWarehouse(Warehouse):
                     "7.0; write it with one type, best as text"
                 )
 
+    def _check_folders(self, connection: duckdb.DuckDBPyConnection, files: Sequence[ListedFile]) -> None:
+        """Raise WarehouseError if a folder names another batch than a file in it: DuckDB reads only the folder's."""
+        column = self.columns.batch
+        for name in _types(connection, files, column):
+            home = batch_folder(column).search(name)
+            if home is None:
+                continue
+            source = f"read_parquet({literal(glob.escape(name))}, hive_partitioning = false)"
+            for (batch_id,) in connection.sql(distinct_query(source, [column])).fetchall():
+                if batch_id != unquote(home[1]):
+                    raise WarehouseError(
+                        f"{redact(name)} has rows whose {column} is {batch_id!r} in the file, and {unquote(home[1])!r} "
+                        "by its folder; move the rows to the folder of their batch, or correct the column"
+                    )
+
     def _warn_of_absent(self, connection: duckdb.DuckDBPyConnection, files: Sequence[ListedFile], column: str) -> None:
         """Name the files without a column: DuckDB reads nulls from them if another file has it."""
-        named_files = ", ".join(literal(glob.escape(file.name)) for file in files)
-        schemas = f"parquet_schema([{named_files}]) WHERE lower(name) = lower({literal(column)})"
-        having = {name for (name,) in connection.execute(f"SELECT file_name FROM {schemas}").fetchall()}
+        having = _types(connection, files, column)
         without = [file.name for file in files if file.name not in having]
         if without:
             text = "%r: %d of %d files have no column %s, so its value is missing in their rows, such as those of %s"
@@ -153,6 +166,17 @@ class DuckDBWarehouse(Warehouse):
                 connection.execute("SET enable_external_file_cache = false")
             connection.execute("SET parquet_metadata_cache = true")
             yield connection
+
+
+def _named(files: Iterable[ListedFile]) -> str:
+    """SQL list of the names of files, without wildcards."""
+    return "[" + ", ".join(literal(glob.escape(file.name)) for file in files) + "]"
+
+
+def _types(connection: duckdb.DuckDBPyConnection, files: Iterable[ListedFile], column: str) -> dict[str, str]:
+    """DuckDB's type of a column by file, for the files that have it."""
+    schemas = f"parquet_schema({_named(files)}) WHERE lower(name) = lower({literal(column)})"
+    return dict(connection.execute(f"SELECT file_name, duckdb_type FROM {schemas}").fetchall())
 
 
 @dataclass(frozen=True)
