@@ -13,6 +13,7 @@ import pytest
 from tests.helpers.long_tables import FEATURES, write_long
 from tests.helpers.warehouse_kinds import assert_equals_pandas, wide
 from zarr_core.errors import WarehouseError
+from zarr_core.matrix.ingest.scatter import WideBlock, scatter
 from zarr_core.warehouses import DuckDBWarehouse
 from zarr_core.warehouses.batches import list_batches
 
@@ -56,6 +57,20 @@ def test_ids_whose_text_depends_on_the_file_are_refused(tmp_path: Path, column: 
     assert len(DuckDBWarehouse(f"{tmp_path}/float.parquet").batch_ids()) == 1
     with pytest.raises(WarehouseError, match=f"column {column} is BIGINT and DOUBLE in different files"):
         DuckDBWarehouse(f"{tmp_path}/*.parquet").batch_ids()
+
+
+def test_whole_numbers_are_not_rounded_to_the_float32_of_other_files(tmp_path: Path) -> None:
+    for number, values in enumerate([pd.array([16777217], "int64"), pd.array([0.5], "float32"), None]):
+        rows = pd.DataFrame({"batch_id": ["b"], "sample_id": ["s"], "cpg_id": [f"cg{number}"], "coverage": [1]})
+        if values is not None:
+            rows["beta"] = values
+        rows.to_parquet(tmp_path / f"{number}.parquet")
+    warehouse, axis = DuckDBWarehouse(f"{tmp_path}/*.parquet"), ["cg0", "cg1", "cg2"]
+    with warehouse.unload({"b": ["s"]}, ["beta"], axis) as unloaded:
+        block = WideBlock("b", "beta", ["s"], axis, "float64")
+        found = scatter(lambda: unloaded.rows("b", "beta"), block)
+    np.testing.assert_array_equal(found.values, [[16777217, 0.5, np.nan]])
+    assert (found.rows, found.without_value) == (3, 1)
 
 
 @pytest.mark.parametrize("inside", ["b", "c", None])

@@ -89,14 +89,10 @@ class DuckDBWarehouse(Warehouse):
     ) -> None:
         """Create the view ``long`` with at least the rows of ``batch_ids`` (None: of all batches).
 
-        A file is left out only if its folder names another batch. Each column gets a type that holds the values of all
-        files: by default DuckDB would take the first file's type and round the values of the others.
+        A file is left out only if its folder names another batch.
         """
         chosen = self.files_of(files, batch_ids) or files[:1]  # without a match any file gives the columns
-        connection.execute(
-            f"CREATE OR REPLACE VIEW long AS SELECT * FROM read_parquet({_named(chosen)}, "
-            "union_by_name = true, hive_partitioning = true, hive_types_autocast = false)"
-        )
+        _view(connection, chosen)
         present = {name: kind for name, kind, *_ in connection.execute("DESCRIBE long").fetchall()}
         ids = [self.columns.batch, self.columns.sample, self.columns.feature]
         self._check_columns([*ids, *self.columns.values.values()], present)
@@ -179,6 +175,12 @@ def _types(connection: duckdb.DuckDBPyConnection, files: Iterable[ListedFile], c
     return dict(connection.execute(f"SELECT file_name, duckdb_type FROM {schemas}").fetchall())
 
 
+def _view(connection: duckdb.DuckDBPyConnection, files: Iterable[ListedFile]) -> None:
+    """Create the view ``long`` of files; by default DuckDB would cast their columns to the types of the first one."""
+    options = "union_by_name = true, hive_partitioning = true, hive_types_autocast = false"
+    connection.execute(f"CREATE OR REPLACE VIEW long AS SELECT * FROM read_parquet({_named(files)}, {options})")
+
+
 @dataclass(frozen=True)
 class _JoinedFiles(Unloaded):
     warehouse: DuckDBWarehouse
@@ -186,9 +188,17 @@ class _JoinedFiles(Unloaded):
     join: PositionJoin
 
     def rows(self, batch_id: str, value: str) -> Iterator[pa.RecordBatch]:
-        self.warehouse.make_view(self.join.connection, self.files, [batch_id])
-        yield from self.join.rows(batch_id, value)
-        for file in self.warehouse.files_of(self.files, [batch_id]):
+        connection, files = self.join.connection, self.warehouse.files_of(self.files, [batch_id])
+        self.warehouse.make_view(connection, self.files, [batch_id])
+        # DuckDB would convert whole numbers in some files to the float32 of others, which rounds them.
+        types = _types(connection, files, value_column(self.warehouse.columns, value)) if files else {}
+        alike: dict[str, list[ListedFile]] = {}
+        for file in files:
+            alike.setdefault(types.get(file.name, min(types.values())), []).append(file)
+        for group in alike.values():
+            _view(connection, group)
+            yield from self.join.rows(batch_id, value)
+        for file in files:
             _check_listed(file)
 
     def source(self, batch_id: str) -> dict[str, str]:
