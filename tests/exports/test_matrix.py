@@ -265,6 +265,15 @@ def test_integer_features(tmp_path: Path) -> None:
     export_h5ad(MatrixRows(matrix), tmp_path / "betas.h5ad")
 
 
+@pytest.mark.parametrize(("sample", "feature"), [("s\n1", "cg1"), ("s1", "cg\r1")])
+def test_a_name_with_a_line_break_is_no_line_of_a_file_of_names(sample: str, feature: str, tmp_path: Path) -> None:
+    matrix = WideMatrix.create(tmp_path / "matrix", [feature, "cg2"], {"beta": "float32"})
+    matrix.append("a", [sample, "s2"], {"beta": np.zeros((2, 2), np.float32)})
+    with pytest.raises(ZarrCoreError, match="has a line break, so it is not a line of a text file; export to parquet"):
+        export_npy(MatrixRows(matrix), tmp_path / "npy")
+    assert not list(tmp_path.glob("npy/*.npy"))
+
+
 def test_wrong_selections_and_failures(matrix: WideMatrix, tmp_path: Path) -> None:
     with pytest.raises(UnknownFieldError, match="no sample 'x'"):
         MatrixRows(matrix, sample_ids=["x"])

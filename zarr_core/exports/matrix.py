@@ -158,7 +158,8 @@ def export_npy(rows: MatrixRows, out: str | os.PathLike[str], *, progress: bool 
         The folder.
 
     Raises:
-        ZarrCoreError: ``out`` is not local, or a file of that name exists and was not written by this library.
+        ZarrCoreError: ``out`` is not local, a file of that name exists and was not written by this library, or the
+            name of a sample or feature has a line break.
         CorruptChunkError: stored bytes are missing or damaged.
     """
     folder = local_path(out)
@@ -188,9 +189,16 @@ def export_npy(rows: MatrixRows, out: str | os.PathLike[str], *, progress: bool 
 
 
 def _lines(names: Sequence[str] | FeatureAxis | np.ndarray) -> Iterator[bytes]:
-    """Names as lines of UTF-8, many at a time."""
+    """Names as lines of UTF-8, many at a time; raises ZarrCoreError for a name of several lines."""
     for first in range(0, len(names), 65_536):
-        yield "".join(f"{name}\n" for name in np.asarray(names[first : first + 65_536]).tolist()).encode()
+        block = np.asarray(names[first : first + 65_536]).tolist()
+        lines = "".join(f"{name}\n" for name in block)
+        if "\r" in lines or lines.count("\n") > len(block):
+            broken = next(name for name in map(str, block) if "\n" in name or "\r" in name)
+            raise ZarrCoreError(
+                f"{broken!r:.80} has a line break, so it is not a line of a text file; export to parquet"
+            )
+        yield lines.encode()
 
 
 def _has_names(file: Path, names: Sequence[str] | FeatureAxis | np.ndarray) -> bool:
