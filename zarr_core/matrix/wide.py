@@ -247,7 +247,7 @@ class WideMatrix(MatrixReader):
         """
         self._check_writable("reinstate")
         self.refresh()
-        self._state = reinstate(self._storage, self._state, list(sample_ids), list(batch_ids))
+        self._state = reinstate(self._storage, self._state, sample_ids, batch_ids)
 
     def forget_retired(self) -> GcReport:
         """Delete every earlier generation that still holds a retired sample now, and its data; not undone by anything.

@@ -150,6 +150,8 @@ def test_what_was_retired_is_not_appended_again_until_it_is_reinstated(matrix: W
         matrix.append("c", ["a_s1", "c1"], {"beta": block(2)})
     with pytest.raises(UnknownFieldError, match="sample 'a_s2' was not retired"):
         matrix.reinstate(["a_s2"])
+    with pytest.raises(UnknownFieldError, match=r"pass \['a_s1'\]"):
+        matrix.reinstate("a_s1")
     matrix.reinstate(pd.Series(["a_s1"]), pd.Series(["b"]))  # type: ignore[arg-type]
     assert matrix.retired.sample_ids == set()
     assert matrix.append("c", ["a_s1", "b_s0"], {"beta": block(2)})

@@ -169,10 +169,11 @@ def _without(
     )
 
 
-def reinstate(
-    storage: Storage, state: MatrixState, sample_ids: Collection[str], batch_ids: Collection[str]
-) -> MatrixState:
+def reinstate(storage: Storage, state: MatrixState, sample_ids: Sequence[str], batch_ids: Sequence[str]) -> MatrixState:
     """Commit a state that takes retired samples and batches again; see ``WideMatrix.reinstate``."""
+    check_names("sample_ids", sample_ids, error=UnknownFieldError)
+    check_names("batch_ids", batch_ids, error=UnknownFieldError)
+    sample_ids, batch_ids = list(sample_ids), list(batch_ids)  # "in" asks a pandas.Series for its labels
 
     def change(current: MatrixState) -> MatrixState:
         retired = current.retired
