@@ -184,9 +184,8 @@ class ZarrChunkReader:
         Returns:
             (points, 3) of the stored dtype. Arguments and errors as for :meth:`read_sample`.
         """
-        selection = Selection([], {}, self.coords("coords", domain, num_points, stream))
-        (item,) = self.read_items([self.draws(selection, sample_id, seed=seed, epoch=epoch, generator=generator)])
-        return item["coords"]
+        read = self.coords_read(sample_id, domain, num_points, generator, seed=seed, epoch=epoch, stream=stream)
+        return self.execute([read])[0]
 
     def field_reads(
         self,
@@ -360,8 +359,7 @@ class ZarrChunkReader:
             for _, column, _, stream in sample.columns:
                 arrays.append(reused_memory.empty((items, sample.draws[stream].num_points, column.dim), column.dtype))
         except (MemoryError, ValueError) as error:  # ValueError: more than can be addressed
-            failed = sample.names[len(arrays)]
-            raise self.reads(sample)[failed].too_large() from error
+            raise self.reads(sample)[sample.names[len(arrays)]].too_large() from error
         return arrays
 
     def execute(self, reads: Sequence[FieldRead], out: Sequence[np.ndarray] | None = None) -> list[np.ndarray]:
