@@ -97,6 +97,6 @@ def test_a_warehouse_described_in_a_file_and_other_columns(place: Path, capsys: 
         (f"--source {place}/none.yaml", 1, "cannot be read"),
         (f"--source {place}/x --columns probe=x", 1, "no column probe to name"),
         (f"--source {place}/x --columns probe", 2, "expected NAME=VALUE"),
-        (f"--source {place}/long/*/*.parquet --batches b-9", 1, "no batch 'b-9'"),
+        (f"--source {place}/long/*/*.parquet --batches b-9", 1, "no rows of a batch 'b-9'"),
     ):
         assert message in refused(capsys, f"matrix load {place}/m {line} --quiet", status), line
