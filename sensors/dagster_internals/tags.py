@@ -16,6 +16,8 @@ INPUT_DATA_VERSION = "dagster/input_data_version"
 INPUT_EVENT_POINTER = "dagster/input_event_pointer"
 NO_EVENT = "NULL"  # in place of a pointer
 KIND = "dagster/kind/"
+RANGE_START = "dagster/asset_partition_range_start"
+RANGE_END = "dagster/asset_partition_range_end"
 BACKFILL = "dagster/backfill"
 # The metadata key that the UI shows as the number of rows of a table.
 ROW_COUNT = "dagster/row_count"
@@ -24,6 +26,11 @@ ROW_COUNT = "dagster/row_count"
 def kind_tags(*kinds: str) -> dict[str, str]:
     """Tags that draw the icons of some kinds on an asset; ``observable_source_asset`` has no argument ``kinds``."""
     return {f"{KIND}{kind}": "" for kind in kinds}
+
+
+def partition_range_tags(first: str, last: str) -> dict[str, str]:
+    """Tags of a run over the partitions from the first to the last, as a backfill sets them."""
+    return {RANGE_START: first, RANGE_END: last}
 
 
 def version_tags(

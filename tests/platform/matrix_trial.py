@@ -10,8 +10,9 @@ import pandas as pd
 from zarr_core.platform.assets.wide_matrix.component import matrix_definitions
 from zarr_core.platform.assets.wide_matrix.declaration import MatrixDeclaration
 from zarr_core.platform.resources.warehouses import WarehouseAccess
+from zarr_core.platform.sensors.dagster_internals.tags import partition_range_tags
 
-from tests.platform.trial import Recorded, partition_range_tags
+from tests.platform.trial import Recorded
 from zarr_core.matrix import WideMatrix
 from zarr_core.matrix.ingest.loader import MatrixLoader
 

@@ -40,6 +40,8 @@ def test_the_tags_are_dagsters() -> None:
     assert names.INPUT_DATA_VERSION == data_version.INPUT_DATA_VERSION_TAG_PREFIX
     assert names.INPUT_EVENT_POINTER == data_version.INPUT_EVENT_POINTER_TAG_PREFIX
     assert names.KIND == dagster_tags.KIND_PREFIX
+    assert names.RANGE_START == dagster_tags.ASSET_PARTITION_RANGE_START_TAG
+    assert names.RANGE_END == dagster_tags.ASSET_PARTITION_RANGE_END_TAG
     assert dict(TableMetadataSet(row_count=3)) == {names.ROW_COUNT: 3}
 
 

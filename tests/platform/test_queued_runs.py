@@ -7,9 +7,10 @@ import pytest
 from dagster._core.definitions.job_base import InMemoryJob
 from dagster._core.execution.api import execute_run
 from zarr_core.platform.sensors.dagster_internals.queries import has_open_work
+from zarr_core.platform.sensors.dagster_internals.tags import partition_range_tags
 
 from tests.platform.test_source_watch import Watcher
-from tests.platform.trial import Trial, partition_range_tags, write_run
+from tests.platform.trial import Trial, write_run
 
 
 def queue(trial: Trial, first: str, last: str, **tags: str) -> tuple[dg.JobDefinition, dg.DagsterRun]:

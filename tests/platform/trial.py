@@ -9,21 +9,16 @@ from pathlib import Path
 
 import dagster as dg
 import torch
-from dagster._core.storage.tags import ASSET_PARTITION_RANGE_END_TAG, ASSET_PARTITION_RANGE_START_TAG
 from zarr_core.platform.assets.component import dataset_definitions
 from zarr_core.platform.assets.dataset import DatasetDeclaration
 from zarr_core.platform.assets.declaration import Declaration
 from zarr_core.platform.resources.pools import ConversionPool
 from zarr_core.platform.resources.stores import StoreAccess
+from zarr_core.platform.sensors.dagster_internals.tags import partition_range_tags
 
 from zarr_core.sources import resolve_kind
 
 PROJECT = Path(__file__).resolve().parents[2]
-
-
-def partition_range_tags(first: str, last: str) -> dict[str, str]:
-    """Tags of a run over the partitions from the first to the last, as a backfill sets them."""
-    return {ASSET_PARTITION_RANGE_START_TAG: first, ASSET_PARTITION_RANGE_END_TAG: last}
 
 
 class Threads(ConversionPool):
