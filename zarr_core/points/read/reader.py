@@ -113,9 +113,8 @@ class ZarrChunkReader:
 
     def __repr__(self) -> str:
         generation, samples = self.manifest.generation, len(self.manifest.samples)
-        return (
-            f"<{type(self).__name__} {self._url}, generation {generation}, engine {self.engine}: {samples:,} samples>"
-        )
+        name = type(self).__name__
+        return f"<{name} {self._url}, generation {generation}, engine {self.engine}: {samples:,} samples>"
 
     def with_samples(self, sample_ids: Collection[str]) -> ZarrChunkReader:
         """The same reader with a manifest that names only these samples, for another process.
@@ -184,8 +183,9 @@ class ZarrChunkReader:
         Returns:
             (points, 3) of the stored dtype. Arguments and errors as for :meth:`read_sample`.
         """
-        read = self.coords_read(sample_id, domain, num_points, generator, seed=seed, epoch=epoch, stream=stream)
-        return self.execute([read])[0]
+        selection = Selection([], {}, self.coords("coords", domain, num_points, stream))
+        drawn = self.draws(selection, sample_id, seed=seed, epoch=epoch, generator=generator)
+        return self.read_items([drawn])[0]["coords"]
 
     def field_reads(
         self,
@@ -197,8 +197,8 @@ class ZarrChunkReader:
         generator: Generator | None = None,
     ) -> dict[str, FieldRead]:
         """The reads of :meth:`read_sample` by canonical name, to be combined with other reads in :meth:`execute`."""
-        selection = self.selection(num_points, fields)
-        return self.reads(self.draws(selection, sample_id, seed=seed, epoch=epoch, generator=generator))
+        drawn = self.draws(self.selection(num_points, fields), sample_id, seed=seed, epoch=epoch, generator=generator)
+        return self.reads(drawn)
 
     def coords_read(
         self,
