@@ -6,7 +6,9 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+import pytest
 
+from benchmarks.disk_limit import can_limit_reads, limited_reads
 from benchmarks.error_bounds import FLOAT16, best_ratio, convert_all, enlarged, epoch_of, in_turns, rows_of, settings
 from tests.helpers.small_source import KIND, load_field, write_source
 from zarr_core.convert import convert
@@ -36,3 +38,17 @@ def test_stores_with_bounds_are_compared_with_float16(tmp_path: Path) -> None:
     assert rows[0][0] == f"disk: {FLOAT16}"
     assert rows[0][2] == 1
     assert best_ratio(rows) == max(row[2] for row in rows[1:])
+
+
+@pytest.mark.skipif(not can_limit_reads(), reason="needs root and control groups of block devices (Linux, version 1)")
+def test_a_disk_is_limited_while_the_context_lasts(tmp_path: Path) -> None:
+    def group() -> str:
+        (line,) = (line for line in Path("/proc/self/cgroup").read_text().splitlines() if ":blkio:" in line)
+        return line.rpartition(":")[2]
+
+    before = group()
+    with limited_reads(tmp_path, 10**9):
+        limit = Path("/sys/fs/cgroup/blkio") / group().lstrip("/") / "blkio.throttle.read_bps_device"
+        assert limit.read_text().split()[1:] == ["1000000000"]
+    assert group() == before
+    assert not limit.exists()
