@@ -85,6 +85,16 @@ def test_a_remote_file_is_read_as_a_stream(tmp_path: Path, suffix: str, monkeypa
     assert load(f"memory://arrays{suffix}", suffix).shape == (10, 3)
 
 
+@pytest.mark.parametrize("suffix", [".npy", ".npz", ".h5"])
+def test_an_array_is_no_mesh(tmp_path: Path, suffix: str) -> None:
+    path = write(tmp_path / "run_1", suffix)
+    mesh = {"file": path.name, "fields": {"velocity": "a/xyz"}}
+    kind = SourceDescription.model_validate({"name": "own", "samples": "run_*", "meshes": {"volume": mesh}})
+    tree = SampleTree(kind, tmp_path)
+    with pytest.raises(SampleError, match="contains no mesh; name its arrays in `files` of the description"):
+        tree.load(tree.discover()["run_1"], "volume_position")
+
+
 @pytest.mark.parametrize("suffix", [".npz", ".h5"])
 def test_an_array_that_is_not_there_is_named(tmp_path: Path, suffix: str) -> None:
     write(tmp_path / "run_1", suffix)
