@@ -6,7 +6,7 @@ import errno
 import io
 import pickle
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +55,17 @@ def write(folder: Path, suffix: str, values: np.ndarray = VALUES) -> Path:
 def test_an_array_is_a_field(tmp_path: Path, suffix: str, values: np.ndarray) -> None:
     write(tmp_path / "run_1", suffix, values)
     np.testing.assert_array_equal(load(tmp_path, suffix), values * (1 if suffix == ".npy" else 2))
+
+
+@pytest.mark.parametrize("parts", [VALUES.T, np.hsplit(VALUES, 3), [VALUES[:, 0], VALUES[:, 1:]]])
+def test_components_are_vectors_columns_or_matrices(tmp_path: Path, parts: Sequence[np.ndarray]) -> None:
+    """MATLAB, for one, writes every vector as a matrix of one column."""
+    (tmp_path / "run_1").mkdir()
+    np.savez(tmp_path / "run_1" / "f.npz", *parts)
+    file = {"file": "f.npz", "array": [f"arr_{i}" for i in range(len(parts))]}
+    kind = SourceDescription.model_validate({"name": "own", "samples": "run_*", "files": {"volume_position": file}})
+    tree = SampleTree(kind, tmp_path)
+    np.testing.assert_array_equal(tree.load(tree.discover()["run_1"], "volume_position").numpy(), VALUES)
 
 
 @pytest.mark.parametrize("suffix", [".npy", ".npz", ".h5"])
