@@ -169,6 +169,13 @@ def no_size(file: Any) -> None:
     file["Base/Zone"].create_dataset(" data", data=["many"])
 
 
+def cylindrical(file: Any) -> None:
+    coordinates = file["Base/Zone/GridCoordinates"]
+    for old, new in (("X", "R"), ("Y", "Theta")):
+        coordinates.move(f"Coordinate{old}", f"Coordinate{new}")
+        coordinates[f"Coordinate{new}"].attrs["name"] = np.bytes_(f"Coordinate{new}")
+
+
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
@@ -179,6 +186,7 @@ def no_size(file: Any) -> None:
         (many_cells, "rejected: claims 2,147,483,647 values"),
         (point_outside, "truncated or damaged: its cells have points 1 to 99999999 of 27"),
         (point_of_a_patch_outside, "truncated or damaged: its cells have points 1 to 99999999 of 27"),
+        (cylindrical, "/Base/Zone/GridCoordinates has no CoordinateX, but CoordinateR, CoordinateTheta, CoordinateZ;"),
         (no_size, "damaged: /Base/Zone/ data is not a size"),
     ],
 )

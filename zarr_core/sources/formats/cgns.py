@@ -82,6 +82,10 @@ def _check(path: Path) -> None:
                 check_dataset(dataset, size)
                 if name.endswith("/ data") and dataset.parent.attrs.get("label") in _SIZES:
                     _check_sizes(dataset, size)
+                coordinates = dataset.parent.parent
+                if coordinates.attrs.get("label") == b"GridCoordinates_t" and "CoordinateX" not in coordinates:
+                    names = ", ".join(sorted(coordinates))  # VTK takes 0 for a coordinate that is not there
+                    raise ValueError(f"{coordinates.name} has no CoordinateX, but {names}; write Cartesian coordinates")
             if not any(name.endswith("/FlowSolutionPointers/ data") for name, _ in found):
                 _check_solutions(dataset.parent for _, dataset in found)
 
