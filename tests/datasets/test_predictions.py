@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 from collections.abc import Callable
@@ -244,6 +245,15 @@ def test_predictions_open_in_vtk_at_the_points_of_the_source(
     before, after = opened(source / "run_1" / "boundary.vtp"), opened(tmp_path / "out" / "run_1.vtp")
     expected = vtk_to_numpy(before.GetPointData().GetArray("T")) + 1
     np.testing.assert_array_equal(vtk_to_numpy(after.GetPointData().GetArray("T_predicted")), expected)
+
+
+def test_a_source_that_was_written_again_is_named(meshes: tuple[Path, ZarrPointDataset], tmp_path: Path) -> None:
+    """A solver that ran again often writes as many bytes."""
+    source, dataset = meshes
+    pressure = predicted(dataset, tmp_path / "p.npy", "volume", lambda slab: slab["volume_pressure"])
+    os.utime(source / "run_1" / "volume.vtu", (0, 0))
+    with pytest.warns(UserWarning, match="run_1: volume.vtu was written again since the conversion; if its points"):
+        write_vtk({"q": pressure}, tmp_path / "out.vtu", source)
 
 
 def test_the_lines_of_the_guide_write_predictions_into_the_file_of_the_source(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
@@ -218,6 +219,9 @@ def _source_file(predictions: Predictions, source: str | os.PathLike[str]) -> tu
             f"{sample_id}: {name} has {info.size:,} bytes, {sample.files[position]['size']:,} at the conversion: it is "
             "another file, whose points may be others"
         )
+    if info.version != sample.files[position].get("version", info.version):
+        reason = "was written again since the conversion; if its points changed, the copy has values at wrong places"
+        warnings.warn(f"{sample_id}: {name} {reason}", stacklevel=3)
     return SourceFile(storage, sample.folder, info), choice.get("at", "cells")
 
 

@@ -6,7 +6,7 @@ import errno
 import io
 import pickle
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +57,17 @@ def test_an_array_is_a_field(tmp_path: Path, suffix: str, values: np.ndarray) ->
     np.testing.assert_array_equal(load(tmp_path, suffix), values * (1 if suffix == ".npy" else 2))
 
 
+@pytest.mark.parametrize("parts", [VALUES.T, np.hsplit(VALUES, 3), [VALUES[:, 0], VALUES[:, 1:]]])
+def test_components_are_vectors_columns_or_matrices(tmp_path: Path, parts: Sequence[np.ndarray]) -> None:
+    """MATLAB, for one, writes every vector as a matrix of one column."""
+    (tmp_path / "run_1").mkdir()
+    np.savez(tmp_path / "run_1" / "f.npz", *parts)
+    file = {"file": "f.npz", "array": [f"arr_{i}" for i in range(len(parts))]}
+    kind = SourceDescription.model_validate({"name": "own", "samples": "run_*", "files": {"volume_position": file}})
+    tree = SampleTree(kind, tmp_path)
+    np.testing.assert_array_equal(tree.load(tree.discover()["run_1"], "volume_position").numpy(), VALUES)
+
+
 @pytest.mark.parametrize("suffix", [".npy", ".npz", ".h5"])
 def test_numbers_that_torch_does_not_have_are_a_problem_of_the_sample(tmp_path: Path, suffix: str) -> None:
     write(tmp_path / "run_1", suffix, VALUES.astype(np.longdouble))
@@ -83,6 +94,16 @@ def test_a_remote_file_is_read_as_a_stream(tmp_path: Path, suffix: str, monkeypa
         target.write(path.read_bytes())
     monkeypatch.setattr("tempfile.TemporaryDirectory", None)  # a copy on a disk would need one
     assert load(f"memory://arrays{suffix}", suffix).shape == (10, 3)
+
+
+@pytest.mark.parametrize("suffix", [".npy", ".npz", ".h5"])
+def test_an_array_is_no_mesh(tmp_path: Path, suffix: str) -> None:
+    path = write(tmp_path / "run_1", suffix)
+    mesh = {"file": path.name, "fields": {"velocity": "a/xyz"}}
+    kind = SourceDescription.model_validate({"name": "own", "samples": "run_*", "meshes": {"volume": mesh}})
+    tree = SampleTree(kind, tmp_path)
+    with pytest.raises(SampleError, match="contains no mesh; name its arrays in `files` of the description"):
+        tree.load(tree.discover()["run_1"], "volume_position")
 
 
 @pytest.mark.parametrize("suffix", [".npz", ".h5"])

@@ -81,6 +81,22 @@ def test_the_latest_time_is_read(tmp_path: Path) -> None:
     np.testing.assert_array_equal(load(tmp_path, "volume_pressure")["volume_pressure"], written["p"])
 
 
+def test_an_array_of_two_solutions_without_times_is_refused(tmp_path: Path) -> None:
+    """VTK reads the first solution, be it the initial condition or the earliest time."""
+    path = tmp_path / "run_1" / "a.cgns"
+    written = write_cgns(path)
+    with h5py.File(path, "r+") as file:
+        file.copy("Base/Zone/Cells0", "Base/Zone/Cells1")
+        file.move("Base/Zone/Cells1/p", "Base/Zone/Cells1/q")
+        for axis in "XYZ":
+            del file[f"Base/Zone/Cells1/U{axis}"]
+    np.testing.assert_array_equal(load(tmp_path, "volume_pressure")["volume_pressure"], written["p"])
+    with h5py.File(path, "r+") as file:
+        file.move("Base/Zone/Cells1/q", "Base/Zone/Cells1/p")
+    with pytest.raises(SampleError, match="solutions 'Cells0' and 'Cells1' of /Base/Zone both have 'p', and no Flow"):
+        load(tmp_path, "volume_pressure")
+
+
 def test_what_a_file_contains(tmp_path: Path) -> None:
     write_cgns(tmp_path / "a.cgns")
     contents = read_cgns(tmp_path / "a.cgns", []).contents()
@@ -153,6 +169,13 @@ def no_size(file: Any) -> None:
     file["Base/Zone"].create_dataset(" data", data=["many"])
 
 
+def cylindrical(file: Any) -> None:
+    coordinates = file["Base/Zone/GridCoordinates"]
+    for old, new in (("X", "R"), ("Y", "Theta")):
+        coordinates.move(f"Coordinate{old}", f"Coordinate{new}")
+        coordinates[f"Coordinate{new}"].attrs["name"] = np.bytes_(f"Coordinate{new}")
+
+
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
@@ -163,6 +186,7 @@ def no_size(file: Any) -> None:
         (many_cells, "rejected: claims 2,147,483,647 values"),
         (point_outside, "truncated or damaged: its cells have points 1 to 99999999 of 27"),
         (point_of_a_patch_outside, "truncated or damaged: its cells have points 1 to 99999999 of 27"),
+        (cylindrical, "/Base/Zone/GridCoordinates has no CoordinateX, but CoordinateR, CoordinateTheta, CoordinateZ;"),
         (no_size, "damaged: /Base/Zone/ data is not a size"),
     ],
 )

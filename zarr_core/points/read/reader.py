@@ -400,7 +400,7 @@ class ZarrChunkReader:
         with self._same_store():
             meshes = dict(read_meshes(self.root, entry.relpath, recorded))
         if not meshes:
-            reason = "its description has no `connectivity: true`"
+            reason = "its description has no `connectivity: true`, or this is a copy of some of the fields"
             raise UnknownFieldError(f"{self._url}: {sample_id!r} has no mesh: {reason}")
         for domain, mesh in meshes.items():
             stored = [name for name in self.manifest.domains[domain].arrays if name in recorded["moments"]]

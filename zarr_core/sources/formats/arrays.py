@@ -42,9 +42,11 @@ class ArrayFile:
         self._file = file
 
     def values(self, choice: ArrayChoice) -> np.ndarray:
+        if choice.compute:
+            raise ValueError("contains no mesh; name its arrays in `files` of the description, not in `meshes`")
         with self._file.stream() as opened, damaged("truncated or damaged"):
             columns = [self._read(opened, name) for name in choice.arrays or ("",)]
-        values = columns[0] if len(columns) == 1 else np.stack(columns, axis=1)
+        values = columns[0] if len(columns) == 1 else np.column_stack(columns)
         if values.dtype.kind not in "fiu":
             raise ValueError(f"contains {values.dtype}, expected numbers")
         values = values.astype(values.dtype.newbyteorder("="), copy=False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -77,10 +77,33 @@ def _check(path: Path) -> None:
         if opened.read(len(_ADF)) == _ADF:
             raise ValueError("is a CGNS file in the older ADF format; convert it with `adf2hdf`, a tool of CGNS")
         with damaged("truncated or damaged"), open_hdf5(opened) as file:
-            for name, dataset in datasets(file):
+            found = datasets(file)
+            for name, dataset in found:
                 check_dataset(dataset, size)
                 if name.endswith("/ data") and dataset.parent.attrs.get("label") in _SIZES:
                     _check_sizes(dataset, size)
+                coordinates = dataset.parent.parent
+                if coordinates.attrs.get("label") == b"GridCoordinates_t" and "CoordinateX" not in coordinates:
+                    names = ", ".join(sorted(coordinates))  # VTK takes 0 for a coordinate that is not there
+                    raise ValueError(f"{coordinates.name} has no CoordinateX, but {names}; write Cartesian coordinates")
+            if not any(name.endswith("/FlowSolutionPointers/ data") for name, _ in found):
+                _check_solutions(dataset.parent for _, dataset in found)
+
+
+def _check_solutions(nodes: Iterable[Any]) -> None:
+    """Raise ValueError if solutions without times have the same array at one place: VTK reads the first of them."""
+    first: dict[tuple[str, bytes, str], str] = {}
+    for node in nodes:
+        if node.attrs.get("label") != b"DataArray_t" or node.parent.attrs.get("label") != b"FlowSolution_t":
+            continue
+        location = node.parent.get("GridLocation/ data")
+        zone, solution, array = node.name.rsplit("/", 2)
+        place = zone, b"Vertex" if location is None else location[()].tobytes(), array
+        if first.setdefault(place, solution) != solution:
+            raise ValueError(
+                f"the solutions {first[place]!r} and {solution!r} of {zone} both have {array!r}, and no "
+                "FlowSolutionPointers tell their times; delete one of the two"
+            )
 
 
 def _check_sizes(dataset: Any, size: int) -> None:

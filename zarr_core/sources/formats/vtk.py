@@ -192,7 +192,7 @@ class _Part:
         if choice.compute:
             return computed(self.block, choice)
         columns = [self._array(name, choice.at) for name in choice.arrays]
-        return columns[0] if len(columns) == 1 else np.stack(columns, axis=1)
+        return columns[0] if len(columns) == 1 else np.column_stack(columns)
 
     def _array(self, name: str, at: str) -> np.ndarray:
         attributes, rows = self._arrays[at]
