@@ -166,6 +166,22 @@ def test_empty_cells_and_na_are_null_in_columns_of_text_too(matrix: WideMatrix, 
     ]
 
 
+def test_digits_that_a_number_would_lose_are_text(
+    matrix: WideMatrix, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / "samples.csv"
+    file.write_text(
+        "sample_id,donor,barcode,dose,count\na_s0,007,9007199254740993,0.5,9007199254740993\na_s1,NA,1.5,,10\n"
+    )
+    matrix.set_metadata(file)
+    assert types(matrix) == {"donor": "string", "barcode": "string", "dose": "double", "count": "int64"}
+    assert matrix.samples(None, ["a_s0", "a_s1"]).drop_columns("batch_id").to_pylist() == [
+        {"sample_id": "a_s0", "donor": "007", "barcode": "9007199254740993", "dose": 0.5, "count": 2**53 + 1},
+        {"sample_id": "a_s1", "donor": None, "barcode": "1.5", "dose": None, "count": 10},
+    ]
+    assert "column donor is text, as a number would not keep all digits of 007" in caplog.text
+
+
 def test_decimals_are_numbers(matrix: WideMatrix) -> None:
     counts = pa.array([decimal.Decimal(2**53 + 1), None]).cast(pa.decimal128(38, 0))
     doses = pa.array([decimal.Decimal("0.1"), None]).cast(pa.decimal128(9, 4))

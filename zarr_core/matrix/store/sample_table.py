@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import hashlib
 import io
+import logging
 import os
 import uuid
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 Kind = Literal["samples", "batches"]
+
+logger = logging.getLogger(__name__)
 
 #: Column that identifies the rows of each table.
 KEYS: dict[Kind, str] = {"samples": "sample_id", "batches": "batch_id"}
@@ -284,12 +287,30 @@ def _read_file(url: str, where: str, key: str) -> pa.Table:
         # Without this, a line break in a cell at the end of a block of 1 MiB begins a row.
         form = pa.csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
         table = pa.csv.read_csv(arrow_file(data), None, form, text)
+        as_text = pa.csv.ConvertOptions(column_types=dict.fromkeys(table.column_names, pa.string()))
+        written = pa.csv.read_csv(arrow_file(data), None, form, as_text)
     for number, field in enumerate(table.schema):
-        if pa.types.is_string(field.type) and field.name not in text.column_types:
-            present = _not_in(table[number], text.null_values)
-            column = pa.compute.if_else(present, table[number], pa.scalar(None, pa.string()))
-            table = table.set_column(number, field.name, column)
+        column = table[number]
+        if (kept := _digits_to_keep(written[number], field.type)) is not None:
+            logger.warning(
+                "%s: column %s is text, as a number would not keep all digits of %s", where, field.name, kept
+            )
+            column = written[number]
+        if pa.types.is_string(column.type) and field.name not in text.column_types:
+            present = _not_in(column, text.null_values)
+            column = pa.compute.if_else(present, column, pa.scalar(None, pa.string()))
+        table = table.set_column(number, field.name, column)
     return table
+
+
+def _digits_to_keep(written: pa.ChunkedArray, kind: pa.DataType) -> str | None:
+    """The first cell whose digits a column of numbers would lose: those of 007, or of 9007199254740993 as a float."""
+    pa = _pyarrow()
+    if not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
+        return None
+    digits = r"^\s*[-+]?(0[0-9]|[0-9]{16,}\s*$)" if pa.types.is_floating(kind) else r"^\s*[-+]?0[0-9]"
+    found: list[str] = written.filter(pa.compute.match_substring_regex(written, digits)).slice(0, 1).to_pylist()
+    return found[0] if found else None
 
 
 def _check_quotes(text: str, delimiter: str, where: str) -> None:
