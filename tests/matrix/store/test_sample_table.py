@@ -248,9 +248,15 @@ def test_a_quotation_mark_that_is_not_closed_is_refused(cell: str, matrix: WideM
     file.write_text(f'sample_id,tissue\na_s0,"whole ""blood"""\na_s1,5" of skin\na_s2,{cell}\nb_s0,brain\n')
     with pytest.raises(MatrixError, match=r"line \d: .* is a quotation mark not closed\?"):
         matrix.set_metadata(file)
+    long = file.read_text().replace(cell, '"' + 140_000 * "x" + '"')
     file.write_text(file.read_text().replace(cell, "bone"))
     matrix.set_metadata(file)
     assert matrix.samples()["tissue"].to_pylist() == ['whole "blood"', '5" of skin', "bone", "brain", None]
+    file.write_text(long)
+    with pytest.raises(
+        MatrixError, match=r"limit .* not closed, or is the cell right\? .* write the table as .parquet"
+    ):
+        matrix.set_metadata(file)
 
 
 def test_a_retired_sample_has_no_row(matrix: WideMatrix) -> None:

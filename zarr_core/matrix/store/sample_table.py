@@ -314,13 +314,18 @@ def _digits_to_keep(written: pa.ChunkedArray, kind: pa.DataType) -> str | None:
 
 
 def _check_quotes(text: str, delimiter: str, where: str) -> None:
-    """Raise MatrixError for a quotation mark that is not closed: pyarrow would read all later rows as one cell."""
+    """Raise MatrixError for a quotation mark that is not closed: pyarrow would read all later rows as one cell.
+
+    Cells of more than 131,072 characters are refused, too: the parser of Python's library takes no longer ones.
+    """
     rows = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
     try:
         for _ in rows:
             pass
     except csv.Error as error:
-        way_out = "is a quotation mark not closed? Correct it, or write the table as .parquet"
+        longer = "field limit" in str(error)  # a mark that is not closed makes a long cell of the rows after it
+        cause = "is a quotation mark not closed, or is the cell right?" if longer else "is a quotation mark not closed?"
+        way_out = f"{cause} Correct it, or write the table as .parquet"
         raise MatrixError(f"{where}, line {rows.line_num}: {error}: {way_out}") from error
 
 
