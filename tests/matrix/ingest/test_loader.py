@@ -24,6 +24,7 @@ from unittest.mock import patch
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 
 from tests.helpers import fork_server
@@ -193,6 +194,7 @@ def test_a_batch_that_was_corrected_is_never_up_to_date_in_silence(
     with opened(kind, long, tmp_path) as warehouse:
         loader = MatrixLoader(warehouse, matrix)
         loader.ingest(list(BATCHES))
+        matrix.set_metadata(pa.table({"sample_id": ["s2"], "age": [40]}))
         (file,) = (long / "batch_id=b-1").iterdir()
         for by in (0.0, 0.25):  # the files are others in both cases
             correct(file, by)
@@ -210,6 +212,7 @@ def test_a_batch_that_was_corrected_is_never_up_to_date_in_silence(
         with patch.object(type(warehouse), "unload", side_effect=AssertionError("it is not read again")):
             assert loader.ingest(["001"]).batches == ()
         (retire,) = {found[1] for found in re.finditer(r"(zarr-core matrix retire \S+ --batches b-1) ", str(no.value))}
+        assert "then load it again, and set its metadata" in str(no.value)
         command = shlex.split(retire)[2:]
         assert [main(command), main([*command, "--undo"])] == [0, 0]
         assert [batch.batch_id for batch in loader.ingest(list(BATCHES)).batches] == ["b-1"]
