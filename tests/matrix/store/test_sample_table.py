@@ -166,6 +166,19 @@ def test_empty_cells_and_na_are_null_in_columns_of_text_too(matrix: WideMatrix, 
     ]
 
 
+def test_an_index_without_a_name_is_no_column(matrix: WideMatrix, tmp_path: Path) -> None:
+    table = pd.DataFrame({"sample_id": ["x", "a_s0", "y", "a_s1"], "age": [1, 40, 2, 61]})
+    chosen = table[table["age"] > 30]
+    chosen.to_parquet(tmp_path / "chosen.parquet")
+    for source in (
+        chosen.sort_values("age", ascending=False),
+        tmp_path / "chosen.parquet",
+        chosen.set_index("sample_id"),
+    ):
+        assert matrix.set_metadata(source, replace=True).columns == ("age",)
+        assert matrix.samples(None, ["a_s0", "a_s1"])["age"].to_pylist() == [40, 61]
+
+
 def test_digits_that_a_number_would_lose_are_text(
     matrix: WideMatrix, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

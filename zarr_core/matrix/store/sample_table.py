@@ -11,6 +11,7 @@ import hashlib
 import io
 import logging
 import os
+import re
 import uuid
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -37,6 +38,9 @@ logger = logging.getLogger(__name__)
 
 #: Column that identifies the rows of each table.
 KEYS: dict[Kind, str] = {"samples": "sample_id", "batches": "batch_id"}
+
+# What pandas calls the index of a table that was filtered or sorted, in tables of Arrow and in Parquet files.
+_UNNAMED_INDEX = re.compile(r"__index_level_\d+__")
 
 
 @dataclass(frozen=True)
@@ -93,6 +97,7 @@ def read_table(source: Any, kind: Kind, key: str | None = None) -> pa.Table:
     names = table.column_names
     if key not in names:
         raise MatrixError(f"{where}: no column {key!r} with the ids; its columns are {', '.join(names)}")
+    names = [name for name in names if name == key or not _UNNAMED_INDEX.fullmatch(name)]
     if len(set(names)) < len(names) or not all(map(is_name, names)):
         raise MatrixError(f"{where}: a column has no name, or the name of another one: {', '.join(names)}")
     columns = {KEYS[kind]: _ids(table[key], f"{where}: column {key}")}
