@@ -220,6 +220,18 @@ def test_a_batch_that_was_corrected_is_never_up_to_date_in_silence(
         assert np.array_equal(loader.load(["s2"]), before, equal_nan=True)
 
 
+def test_a_batch_of_another_name_is_loaded_as_the_error_says(loader: MatrixLoader, long: Path) -> None:
+    loader.ingest(list(BATCHES))
+    shutil.move(long / "batch_id=b-1", long / "batch_id=b-2")
+    with pytest.raises(WarehouseError, match="The matrix holds it in b-1; if the warehouse has it in b-2 alone") as no:
+        loader.ingest(["b-2"])
+    (retire,) = {found[1] for found in re.finditer(r"`(zarr-core matrix retire [^`]+?)(?: --undo)?`", str(no.value))}
+    command = shlex.split(retire)[2:]
+    assert [main(command), main([*command, "--undo"])] == [0, 0]
+    assert [batch.batch_id for batch in loader.ingest(["b-2"]).batches] == ["b-2"]
+    assert_holds(loader, long, SAMPLES)
+
+
 def test_samples_that_the_warehouse_no_longer_has_are_named(
     loader: MatrixLoader, long: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
