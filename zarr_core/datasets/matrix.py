@@ -207,6 +207,8 @@ class MatrixDataset(BatchDataset):
             digest.update(json.dumps(covered, default=np.generic.item).encode())
         if self.metadata is not None:  # unlike cells, metadata can change
             digest.update(json.dumps(self.metadata.to_pydict(), default=str).encode())
+        if self.categories:  # a text that only another sample has changes the numbers of all texts
+            digest.update(json.dumps(self.categories).encode())
         chosen_samples, held = set(self.sample_ids), []
         for name, ids in self.matrix.batches.items():
             if not chosen_samples.isdisjoint(ids):
