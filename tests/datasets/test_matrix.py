@@ -313,6 +313,17 @@ def test_columns_of_metadata_are_tensors(written: tuple[str, np.ndarray], caplog
             MatrixDataset(matrix, **wrong)
 
 
+def test_other_numbers_of_texts_are_other_data(written: tuple[str, np.ndarray]) -> None:
+    matrix = WideMatrix.open(written[0])
+    matrix.set_metadata(pa.table({"sample_id": ["b0s0", "b0s1"], "tissue": ["blood", "skin"], "age": [1, 2]}))
+    before, ages = (MatrixDataset(matrix, ["b0s0"], columns=[name]) for name in ("tissue", "age"))
+    matrix.set_metadata(pa.table({"sample_id": ["b1s0"], "tissue": ["artery"], "age": [3]}))
+    after = MatrixDataset(matrix, ["b0s0"], columns=["tissue"])
+    assert [before[0]["tissue"].item(), after[0]["tissue"].item()] == [0, 1]
+    assert after.fingerprint != before.fingerprint
+    assert MatrixDataset(matrix, ["b0s0"], columns=["age"]).fingerprint == ages.fingerprint
+
+
 def test_a_selection_of_another_matrix_is_read_by_name(tmp_path: Path) -> None:
     matrix = WideMatrix.create(tmp_path / "m", ["a", "b", "c"], {"beta": "float32"})
     matrix.append("batch", ["s"], {"beta": np.array([[0.1, 0.2, 0.3]], np.float32)})

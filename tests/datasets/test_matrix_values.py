@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 from hypothesis import given, settings
@@ -56,6 +57,25 @@ def test_a_feature_without_a_value_cannot_be_filled_in(written: tuple[str, np.nd
     torch.testing.assert_close(
         MatrixDataset(url, impute=table)[0]["beta"], MatrixDataset(url, impute=filled)[0]["beta"]
     )
+
+
+def test_numbers_that_a_tensor_does_not_hold_are_refused(tmp_path: Path) -> None:
+    matrix = WideMatrix.create(tmp_path / "m", ["a"], {"beta": "float64", "depth": "float64"})
+    matrix.append("b", ["s", "t"], {"beta": np.array([[1e300], [0.5]]), "depth": np.array([[1.0], [-2e40]])})
+    with pytest.raises(ZarrCoreError, match="beta: float32 does not hold 1e[+]300; .* matrix.read"):
+        MatrixDataset(matrix, value="beta")[0]
+    with pytest.raises(ZarrCoreError, match="depth: float32 does not hold -2e[+]40"):
+        MatrixDataset(matrix, values=["beta", "depth"])[1]
+    with pytest.raises(ZarrCoreError, match="impute: float32 does not hold 1e[+]39"):
+        MatrixDataset(matrix, value="beta", impute=1e39)
+    numbers = {"far": [1e39, None], "array": [203287590025, None], "serial": pa.array([2**64 - 1, 1], pa.uint64())}
+    matrix.set_metadata(pa.table({"sample_id": ["s", "t"], **numbers}))
+    with pytest.raises(ZarrCoreError, match="column 'far': float32 does not hold 1e[+]39"):
+        MatrixDataset(matrix, value="beta", columns=["far"])
+    with pytest.raises(ZarrCoreError, match="column 'array': float32 rounds 203287590025, .* some samples have no"):
+        MatrixDataset(matrix, value="beta", columns=["array"])
+    with pytest.raises(ZarrCoreError, match="column 'serial': int64 does not hold 18446744073709551615"):
+        MatrixDataset(matrix, value="beta", columns=["serial"])
 
 
 def test_m_values_of_masked_betas_are_missing() -> None:

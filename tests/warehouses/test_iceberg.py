@@ -47,11 +47,23 @@ def test_a_batch_whose_rows_were_all_deleted_by_position_is_withdrawn(long: Path
         assert list(list_batches(warehouse)) == warehouse.batch_ids()
 
 
-@pytest.mark.parametrize("kind", ["date32", "int64", "bool"])
-def test_batches_of_other_types_are_named_by_their_text(kind: str, tmp_path: Path) -> None:
+_OF_TYPES = {
+    "date32": ["1970-01-01", "1970-01-02"],
+    "int64": ["0", "1"],
+    "bool": ["false", "true"],
+    "float32": ["0.1", "2.5"],
+    "timestamp[us]": ["1970-01-01 00:00:00", "1970-01-01 00:00:00.000001"],
+    "binary": ["0", "1"],
+}
+
+
+@pytest.mark.parametrize("kind", _OF_TYPES)
+def test_batches_of_other_types_are_named_and_found_by_their_text(kind: str, tmp_path: Path) -> None:
     from pyiceberg.transforms import IdentityTransform
 
-    batches = pa.array([1, 1, 0], pa.int32()).cast(kind)
+    first, second = {"float32": (0.1, 2.5), "binary": (b"0", b"1")}.get(kind, (0, 1))
+    batches = pa.array([second, second, first])
+    batches = batches.cast("int32" if kind == "date32" else batches.type).cast(kind)
     rows = pa.table({"batch_id": batches, "sample_id": ["s", "s", "t"], "cpg_id": ["a", "b", "a"], "beta": [0.1] * 3})
     table = iceberg_catalog(tmp_path).create_table("lab.long", rows.schema)
     with table.update_spec() as update:
@@ -59,9 +71,13 @@ def test_batches_of_other_types_are_named_by_their_text(kind: str, tmp_path: Pat
     table.append(rows)
     columns = LongColumns(values={"beta": "beta"})
     warehouse = IcebergWarehouse("lab.long", catalog="trial", properties=iceberg_settings(tmp_path), columns=columns)
-    texts = {"date32": ["1970-01-01", "1970-01-02"], "int64": ["0", "1"], "bool": ["false", "true"]}[kind]
+    texts = _OF_TYPES[kind]
     assert warehouse.batch_ids() == texts
     assert warehouse.samples(texts) == {texts[0]: ["t"], texts[1]: ["s"]}
+    assert warehouse.samples(texts[1:]) == {texts[1]: ["s"]}
+    matrix = WideMatrix.create(tmp_path / "matrix", ["a", "b"], {"beta": "float64"})
+    loaded = MatrixLoader(warehouse, matrix).ingest(texts).batches
+    assert [(batch.batch_id, batch.rows["beta"]) for batch in loaded] == [(texts[0], 1), (texts[1], 2)]
 
 
 @pytest.mark.slow

@@ -175,7 +175,7 @@ class MatrixDataset(BatchDataset):
         places = [range(len(self))[index] for index in indices]
         sample_ids = [self.sample_ids[place] for place in places]
         cells, covered = self._cells(sample_ids)
-        values = torch.from_numpy(cells).float()
+        values = _float32(cells, self.value)
         missing = torch.isnan(values)
         if self._impute is not None:
             values = torch.where(missing, self._impute, values)
@@ -185,7 +185,7 @@ class MatrixDataset(BatchDataset):
         if self.coverage_mask and covered is not None:
             tensors["covered"] = torch.from_numpy(covered)
         for name in self.values[1:]:
-            tensors[name] = torch.from_numpy(self._combined(self.matrix.read(sample_ids, self._columns, name))).float()
+            tensors[name] = _float32(self._combined(self.matrix.read(sample_ids, self._columns, name)), name)
         for name, labels in self._labels.items():
             tensors[name] = labels[places]
         return Batch(tensors=tensors)
@@ -207,6 +207,8 @@ class MatrixDataset(BatchDataset):
             digest.update(json.dumps(covered, default=np.generic.item).encode())
         if self.metadata is not None:  # unlike cells, metadata can change
             digest.update(json.dumps(self.metadata.to_pydict(), default=str).encode())
+        if self.categories:  # a text that only another sample has changes the numbers of all texts
+            digest.update(json.dumps(self.categories).encode())
         chosen_samples, held = set(self.sample_ids), []
         for name, ids in self.matrix.batches.items():
             if not chosen_samples.isdisjoint(ids):
@@ -338,7 +340,7 @@ class MatrixDataset(BatchDataset):
     def _imputed_values(self, impute: float | np.ndarray | Tensor) -> Tensor:
         try:
             check_labels(impute, lambda: self.feature_ids)
-            fill = torch.from_numpy(plain_array(impute, masked_is_nan=True).astype(np.float32))
+            fill = _float32(plain_array(impute, masked_is_nan=True), "impute")
         except ValueError as error:
             raise ZarrCoreError(f"impute {error}") from error
         if fill.shape not in ((), (self.n_features,)):
@@ -369,10 +371,27 @@ def label_tensor(name: str, column: Any, everything: Any) -> tuple[Tensor, list[
     whole = pa.types.is_boolean(kind) or pa.types.is_integer(kind)
     if not (whole or pa.types.is_floating(kind) or pa.types.is_decimal(kind) or pa.types.is_null(kind)):
         raise ZarrCoreError(f"column {name!r} is of type {kind}; a tensor holds numbers, truth values and text")
+    values = column.to_pylist()
     if whole and not everything.null_count:
-        return torch.tensor(column.to_pylist(), dtype=torch.bool if pa.types.is_boolean(kind) else torch.int64), None
-    numbers = np.array(column.to_pylist(), dtype=np.float64)  # None becomes NaN
-    return torch.from_numpy(numbers).float(), None
+        if max(values, default=0) > np.iinfo(np.int64).max:
+            raise ZarrCoreError(f"column {name!r}: int64 does not hold {max(values)}; store the column as text")
+        return torch.tensor(values, dtype=torch.bool if pa.types.is_boolean(kind) else torch.int64), None
+    numbers = _float32(np.array(values, dtype=np.float64), f"column {name!r}")  # None becomes NaN
+    for value, number in zip(values, numbers.tolist(), strict=True) if whole else ():
+        if value is not None and value != number:
+            reason = f"float32 rounds {value}, and it is float32 as some samples have no value"
+            raise ZarrCoreError(f"column {name!r}: {reason}; complete the column, or store it as text")
+    return numbers, None
+
+
+def _float32(values: np.ndarray, name: str) -> Tensor:
+    """Values as float32; raises ZarrCoreError for a number that would be infinite."""
+    with np.errstate(over="ignore"):
+        stored = values.astype(np.float32, copy=False)
+    if values.dtype == np.float64 and (beyond := np.isinf(stored) & np.isfinite(values)).any():
+        way_out = "tensors of a MatrixDataset are float32; matrix.read and matrix.samples give the number"
+        raise ZarrCoreError(f"{name}: float32 does not hold {values[beyond][0]:.6g}; {way_out}")
+    return torch.from_numpy(stored)
 
 
 def m_values(betas: TensorOrArray, offset: float = M_VALUE_OFFSET) -> TensorOrArray:

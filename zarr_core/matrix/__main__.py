@@ -295,6 +295,8 @@ def _retire(
     if undo:
         matrix.reinstate(samples, batches)
         text = f"{matrix.url}, generation {matrix.generation}: what was named can be appended again"
+        if "samples" in matrix._state.metadata:
+            text += "; set the metadata of its samples again, whose rows were removed"
         return cli.Result(text, {"store": matrix.url, "generation": matrix.generation})
     done = matrix.retire(samples, batches)
     deleted = matrix.forget_retired() if forget else None

@@ -24,6 +24,7 @@ from unittest.mock import patch
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 
 from tests.helpers import fork_server
@@ -193,6 +194,7 @@ def test_a_batch_that_was_corrected_is_never_up_to_date_in_silence(
     with opened(kind, long, tmp_path) as warehouse:
         loader = MatrixLoader(warehouse, matrix)
         loader.ingest(list(BATCHES))
+        matrix.set_metadata(pa.table({"sample_id": ["s2"], "age": [40]}))
         (file,) = (long / "batch_id=b-1").iterdir()
         for by in (0.0, 0.25):  # the files are others in both cases
             correct(file, by)
@@ -210,11 +212,24 @@ def test_a_batch_that_was_corrected_is_never_up_to_date_in_silence(
         with patch.object(type(warehouse), "unload", side_effect=AssertionError("it is not read again")):
             assert loader.ingest(["001"]).batches == ()
         (retire,) = {found[1] for found in re.finditer(r"(zarr-core matrix retire \S+ --batches b-1) ", str(no.value))}
+        assert "then load it again, and set its metadata" in str(no.value)
         command = shlex.split(retire)[2:]
         assert [main(command), main([*command, "--undo"])] == [0, 0]
         assert [batch.batch_id for batch in loader.ingest(list(BATCHES)).batches] == ["b-1"]
         assert_holds(loader, long, SAMPLES)
         assert np.array_equal(loader.load(["s2"]), before, equal_nan=True)
+
+
+def test_a_batch_of_another_name_is_loaded_as_the_error_says(loader: MatrixLoader, long: Path) -> None:
+    loader.ingest(list(BATCHES))
+    shutil.move(long / "batch_id=b-1", long / "batch_id=b-2")
+    with pytest.raises(WarehouseError, match="The matrix holds it in b-1; if the warehouse has it in b-2 alone") as no:
+        loader.ingest(["b-2"])
+    (retire,) = {found[1] for found in re.finditer(r"`(zarr-core matrix retire [^`]+?)(?: --undo)?`", str(no.value))}
+    command = shlex.split(retire)[2:]
+    assert [main(command), main([*command, "--undo"])] == [0, 0]
+    assert [batch.batch_id for batch in loader.ingest(["b-2"]).batches] == ["b-2"]
+    assert_holds(loader, long, SAMPLES)
 
 
 def test_samples_that_the_warehouse_no_longer_has_are_named(

@@ -166,6 +166,35 @@ def test_empty_cells_and_na_are_null_in_columns_of_text_too(matrix: WideMatrix, 
     ]
 
 
+def test_an_index_without_a_name_is_no_column(matrix: WideMatrix, tmp_path: Path) -> None:
+    table = pd.DataFrame({"sample_id": ["x", "a_s0", "y", "a_s1"], "age": [1, 40, 2, 61]})
+    chosen = table[table["age"] > 30]
+    chosen.to_parquet(tmp_path / "chosen.parquet")
+    for source in (
+        chosen.sort_values("age", ascending=False),
+        tmp_path / "chosen.parquet",
+        chosen.set_index("sample_id"),
+    ):
+        assert matrix.set_metadata(source, replace=True).columns == ("age",)
+        assert matrix.samples(None, ["a_s0", "a_s1"])["age"].to_pylist() == [40, 61]
+
+
+def test_digits_that_a_number_would_lose_are_text(
+    matrix: WideMatrix, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / "samples.csv"
+    file.write_text(
+        "sample_id,donor,barcode,dose,count\na_s0,007,9007199254740993,0.5,9007199254740993\na_s1,NA,1.5,,10\n"
+    )
+    matrix.set_metadata(file)
+    assert types(matrix) == {"donor": "string", "barcode": "string", "dose": "double", "count": "int64"}
+    assert matrix.samples(None, ["a_s0", "a_s1"]).drop_columns("batch_id").to_pylist() == [
+        {"sample_id": "a_s0", "donor": "007", "barcode": "9007199254740993", "dose": 0.5, "count": 2**53 + 1},
+        {"sample_id": "a_s1", "donor": None, "barcode": "1.5", "dose": None, "count": 10},
+    ]
+    assert "column donor is text, as a number would not keep all digits of 007" in caplog.text
+
+
 def test_decimals_are_numbers(matrix: WideMatrix) -> None:
     counts = pa.array([decimal.Decimal(2**53 + 1), None]).cast(pa.decimal128(38, 0))
     doses = pa.array([decimal.Decimal("0.1"), None]).cast(pa.decimal128(9, 4))
@@ -232,9 +261,15 @@ def test_a_quotation_mark_that_is_not_closed_is_refused(cell: str, matrix: WideM
     file.write_text(f'sample_id,tissue\na_s0,"whole ""blood"""\na_s1,5" of skin\na_s2,{cell}\nb_s0,brain\n')
     with pytest.raises(MatrixError, match=r"line \d: .* is a quotation mark not closed\?"):
         matrix.set_metadata(file)
+    long = file.read_text().replace(cell, '"' + 140_000 * "x" + '"')
     file.write_text(file.read_text().replace(cell, "bone"))
     matrix.set_metadata(file)
     assert matrix.samples()["tissue"].to_pylist() == ['whole "blood"', '5" of skin', "bone", "brain", None]
+    file.write_text(long)
+    with pytest.raises(
+        MatrixError, match=r"limit .* not closed, or is the cell right\? .* write the table as .parquet"
+    ):
+        matrix.set_metadata(file)
 
 
 def test_a_retired_sample_has_no_row(matrix: WideMatrix) -> None:

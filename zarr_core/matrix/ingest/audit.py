@@ -166,10 +166,11 @@ def check_unchanged(warehouse: Warehouse, matrix: WideMatrix, batch_ids: Sequenc
     if changed:
         wrong = "; ".join(chain(*(audit.doubles + audit.losses for audit in changed)))
         retire = shell("matrix", "retire", matrix.url, "--batches", *(audit.batch_id for audit in changed))
+        metadata = ", and set its metadata, which go with it" if "samples" in matrix._state.metadata else ""
         raise BatchError(
             f"{wrong}: the warehouse changed after the batch was loaded. Undo it there, or replace the batch: "
-            f"`{retire}` retires it, `{retire} --undo` allows it again; then load it again. Earlier generations keep "
-            "the old values"
+            f"`{retire}` retires it, `{retire} --undo` allows it again; then load it again{metadata}. Earlier "
+            "generations keep the old values"
         )
     return audits
 

@@ -18,8 +18,10 @@ from typing import TYPE_CHECKING, Literal, overload
 import numpy as np
 
 from zarr_core._util.arguments import check_names
+from zarr_core._util.commands import shell
 from zarr_core._util.units import format_size
 from zarr_core.errors import BatchError, MatrixError, UnknownFieldError, WarehouseError
+from zarr_core.matrix.ingest.append import MOST_NAMED
 from zarr_core.matrix.ingest.audit import check_unchanged
 from zarr_core.matrix.ingest.leases import Leases
 from zarr_core.matrix.ingest.scatter import WideBlock, scatter
@@ -246,7 +248,8 @@ class MatrixLoader:
 
     def _todo(self, batches: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
         """Samples that the matrix lacks and may hold, by batch; raises WarehouseError if a sample is in two batches."""
-        homes = dict(self.matrix.refresh()._state.batch_of)
+        held = self.matrix.refresh()._state.batch_of
+        homes = dict(held)
         retired = self.matrix.retired
         gone = retired.sample_ids
         todo: dict[str, list[str]] = {}
@@ -257,9 +260,13 @@ class MatrixLoader:
                     todo.setdefault(batch_id, []).append(sample_id)
                     homes[sample_id] = batch_id
                 elif home_of(home, [batch_id]) is None:
-                    raise BatchError(
-                        f"sample {sample_id} is in two batches, {home} and {batch_id}; sample ids must be unique"
-                    )
+                    text = f"sample {sample_id} is in two batches, {home} and {batch_id}; sample ids must be unique"
+                    if sample_id in held:
+                        moved = [name for name in batches[batch_id] if held.get(name) == home]
+                        retire = shell("matrix", "retire", self.matrix.url, "--samples", *moved[:MOST_NAMED])
+                        text += f". The matrix holds it in {home}; if the warehouse has it in {batch_id} alone now, "
+                        text += f"`{retire}` retires it, `{retire} --undo` allows it again; then load it again"
+                    raise BatchError(text)
         return todo
 
     def _take(

@@ -89,7 +89,7 @@ def to_xarray(
 
     coordinates: dict[str, Any] = {"sample": list(state.rows), "batch": ("sample", list(state.batch_of.values()))}
     for name, column in metadata.items():
-        coordinates[name] = ("sample", column.to_numpy(zero_copy_only=False))
+        coordinates[name] = ("sample", _as_numpy(column))
     indexed = len(axis) <= _INDEXED_FEATURES
     if indexed:
         coordinates["feature"] = np.asarray(axis)
@@ -105,3 +105,15 @@ def to_xarray(
     names = LazyArray((len(axis),), axis[:1].dtype, lambda key: axis[key[0]])
     variable = {"feature": lazy_variable(["feature"], names)}
     return dataset.assign_coords(xr.Coordinates(variable, indexes={}))
+
+
+def _as_numpy(column: pyarrow.Array) -> np.ndarray:
+    """The values; whole numbers with nulls as floats, or as objects if a float would round one of them."""
+    import pyarrow as pa
+
+    if pa.types.is_integer(column.type) and column.null_count:
+        try:
+            column.cast(pa.float64())
+        except pa.ArrowInvalid:
+            return np.array(column.to_pylist(), object)
+    return np.asarray(column.to_numpy(zero_copy_only=False))

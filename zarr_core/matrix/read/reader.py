@@ -317,7 +317,7 @@ class MatrixReader:
             A variable (sample, feature) for each value table, NaN for missing cells. Coordinates: ``sample``, ``batch``
             and the metadata of each sample, and ``feature``, without an index if there are more than 2^22 features.
             A column of metadata with the name of something else is called ``metadata_<name>``; whole numbers with nulls
-            are floats.
+            are floats, or Python's integers and None if a float would round one of them.
 
         Raises:
             MatrixError: xarray is not installed, or pyarrow, which metadata need.

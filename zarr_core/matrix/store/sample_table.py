@@ -9,7 +9,9 @@ from __future__ import annotations
 import csv
 import hashlib
 import io
+import logging
 import os
+import re
 import uuid
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -32,8 +34,13 @@ if TYPE_CHECKING:
 
 Kind = Literal["samples", "batches"]
 
+logger = logging.getLogger(__name__)
+
 #: Column that identifies the rows of each table.
 KEYS: dict[Kind, str] = {"samples": "sample_id", "batches": "batch_id"}
+
+# What pandas calls the index of a table that was filtered or sorted, in tables of Arrow and in Parquet files.
+_UNNAMED_INDEX = re.compile(r"__index_level_\d+__")
 
 
 @dataclass(frozen=True)
@@ -90,6 +97,7 @@ def read_table(source: Any, kind: Kind, key: str | None = None) -> pa.Table:
     names = table.column_names
     if key not in names:
         raise MatrixError(f"{where}: no column {key!r} with the ids; its columns are {', '.join(names)}")
+    names = [name for name in names if name == key or not _UNNAMED_INDEX.fullmatch(name)]
     if len(set(names)) < len(names) or not all(map(is_name, names)):
         raise MatrixError(f"{where}: a column has no name, or the name of another one: {', '.join(names)}")
     columns = {KEYS[kind]: _ids(table[key], f"{where}: column {key}")}
@@ -284,22 +292,45 @@ def _read_file(url: str, where: str, key: str) -> pa.Table:
         # Without this, a line break in a cell at the end of a block of 1 MiB begins a row.
         form = pa.csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
         table = pa.csv.read_csv(arrow_file(data), None, form, text)
+        as_text = pa.csv.ConvertOptions(column_types=dict.fromkeys(table.column_names, pa.string()))
+        written = pa.csv.read_csv(arrow_file(data), None, form, as_text)
     for number, field in enumerate(table.schema):
-        if pa.types.is_string(field.type) and field.name not in text.column_types:
-            present = _not_in(table[number], text.null_values)
-            column = pa.compute.if_else(present, table[number], pa.scalar(None, pa.string()))
-            table = table.set_column(number, field.name, column)
+        column = table[number]
+        if (kept := _digits_to_keep(written[number], field.type)) is not None:
+            logger.warning(
+                "%s: column %s is text, as a number would not keep all digits of %s", where, field.name, kept
+            )
+            column = written[number]
+        if pa.types.is_string(column.type) and field.name not in text.column_types:
+            present = _not_in(column, text.null_values)
+            column = pa.compute.if_else(present, column, pa.scalar(None, pa.string()))
+        table = table.set_column(number, field.name, column)
     return table
 
 
+def _digits_to_keep(written: pa.ChunkedArray, kind: pa.DataType) -> str | None:
+    """The first cell whose digits a column of numbers would lose: those of 007, or of 9007199254740993 as a float."""
+    pa = _pyarrow()
+    if not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
+        return None
+    digits = r"^\s*[-+]?(0[0-9]|[0-9]{16,}\s*$)" if pa.types.is_floating(kind) else r"^\s*[-+]?0[0-9]"
+    found: list[str] = written.filter(pa.compute.match_substring_regex(written, digits)).slice(0, 1).to_pylist()
+    return found[0] if found else None
+
+
 def _check_quotes(text: str, delimiter: str, where: str) -> None:
-    """Raise MatrixError for a quotation mark that is not closed: pyarrow would read all later rows as one cell."""
+    """Raise MatrixError for a quotation mark that is not closed: pyarrow would read all later rows as one cell.
+
+    Cells of more than 131,072 characters are refused, too: the parser of Python's library takes no longer ones.
+    """
     rows = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
     try:
         for _ in rows:
             pass
     except csv.Error as error:
-        way_out = "is a quotation mark not closed? Correct it, or write the table as .parquet"
+        longer = "field limit" in str(error)  # a mark that is not closed makes a long cell of the rows after it
+        cause = "is a quotation mark not closed, or is the cell right?" if longer else "is a quotation mark not closed?"
+        way_out = f"{cause} Correct it, or write the table as .parquet"
         raise MatrixError(f"{where}, line {rows.line_num}: {error}: {way_out}") from error
 
 
