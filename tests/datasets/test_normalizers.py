@@ -75,6 +75,8 @@ def test_denormalize_accepts_predictions_of_any_shape(root: Path) -> None:
     assert torch.equal(half, exact)
     with pytest.raises(ZarrCoreError, match=r"surface_velocity.*\(4, 1\).*3"):
         dataset.denormalize("surface_velocity", torch.zeros(4, 1))
+    with pytest.raises(ZarrCoreError, match=r"surface_pressure is ndarray, not a tensor; give torch\.as_tensor"):
+        dataset.denormalize("surface_pressure", np.zeros(5))  # type: ignore[arg-type]
     with pytest.raises(UnknownFieldError, match="wake_pressure"):
         dataset.denormalize("wake_pressure", flat)
 

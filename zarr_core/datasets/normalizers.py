@@ -154,6 +154,7 @@ class Normalizer:
 
     def denormalize(self, values: Tensor) -> Tensor:
         """Physical values of normalised ones, (..., components), on the device of ``values``. Differentiable."""
+        _check_tensor(self.field, values)
         values = values * self._on(values, self.unit) + self._on(values, self.shift)
         return values.sign() * values.abs().expm1() if self.logscale else values
 
@@ -313,7 +314,6 @@ class Normalizers(Mapping[str, Normalizer]):
         for field, tensor in values.items():
             normalizer = self.get(field)
             if normalizer is not None:
-                _check_tensor(field, tensor)
                 physical[field] = clear_padding(field, normalizer.denormalize(tensor), values)
         return physical
 
