@@ -375,3 +375,10 @@ def test_mixed_dtypes_and_shapes_are_named(roots: dict[str, str]) -> None:
     mixed = MixedDataset({"a": a, "b": opened(roots["b"], num_volume_points=9)})
     with pytest.raises(ZarrCoreError, match=r"volume_pressure: items of shapes \(8,\), \(9,\) cannot be stacked"):
         next(iter(DataLoader(mixed, batch_size=8)))
+
+
+def test_datasets_that_are_collated_in_several_ways_are_refused(roots: dict[str, str]) -> None:
+    padded = opened(roots["a"], collate="pad")
+    for way in (None, "concat"):
+        with pytest.raises(ZarrCoreError, match=f"one collate, not {{'a': 'pad', 'b': '?{way}'?}}"):
+            MixedDataset({"a": padded, "b": Subset(opened(roots["b"], collate=way), [0, 1])})

@@ -250,6 +250,9 @@ class _Masks:
         self.templates: dict[str, Any] = {}
         self.present: dict[str, set[str]] = {}
         self.needed: dict[str, list[str]] = {}
+        ways = {name: getattr(getattr(item, "collate", None), "way", None) for name, item in items.items()}
+        if len(set(ways.values())) > 1:  # a batch is collated as its first item says
+            raise ZarrCoreError(f"give all datasets of a mixture one collate, not {ways}")
         if not all(isinstance(item, Mapping) for item in items.values()):
             return
         owners: dict[str, str] = {}
