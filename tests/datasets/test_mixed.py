@@ -382,3 +382,10 @@ def test_datasets_that_are_collated_in_several_ways_are_refused(roots: dict[str,
     for way in (None, "concat"):
         with pytest.raises(ZarrCoreError, match=f"one collate, not {{'a': 'pad', 'b': '?{way}'?}}"):
             MixedDataset({"a": padded, "b": Subset(opened(roots["b"], collate=way), [0, 1])})
+
+
+def test_the_part_of_items_that_are_no_mappings_is_refused(roots: dict[str, str]) -> None:
+    datasets = {name: opened(root, transform=lambda item: tuple(item.values())) for name, root in roots.items()}
+    with pytest.raises(ZarrCoreError, match="are not mappings, which take none; leave with_part out"):
+        MixedDataset(datasets, with_part=True)
+    assert len(MixedDataset(datasets)[0]) == len(MixedDataset(both(roots))[0])
