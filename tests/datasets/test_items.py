@@ -303,6 +303,13 @@ def test_a_transform_may_return_what_a_collate_function_takes(store: str) -> Non
     assert pressures.shape == (6, 8)
 
 
+@pytest.mark.parametrize("num_points", [{}, {"num_wake_points": None, "collate": "pad"}])
+def test_an_error_of_a_transform_names_the_sample(store: str, num_points: dict[str, Any]) -> None:
+    with pytest.raises(KeyError, match="speed") as raised:
+        next(iter(DataLoader(opened(store, transform=lambda item: item["speed"], **num_points), batch_size=3)))
+    assert raised.value.__notes__ == [f"transform of case_0 of {store}"]
+
+
 def test_stores_of_other_fields_in_one_batch_are_named(store: str) -> None:
     fewer = opened(store, fields=["surface_position"])
     for joined in (ConcatDataset([opened(store), fewer]), ConcatDataset([fewer, opened(store)])):

@@ -210,7 +210,13 @@ class Items:
     def _changed(self, item: BatchItem, drawn: Drawn) -> Any:
         """An item after the transform of the config."""
         item.sample_id, item.origin, item.drawn = drawn.sample_id, self.origin, drawn
-        changed = item if self._transform is None else self._transform(item)
+        if self._transform is None:
+            return item
+        try:
+            changed = self._transform(item)
+        except Exception as error:
+            error.add_note(f"transform of {drawn.sample_id} of {self.origin}")
+            raise
         if changed is item:
             return item
         if type(changed) is dict:
