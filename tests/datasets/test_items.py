@@ -227,6 +227,8 @@ def test_an_array_that_is_called_position_is_no_position(tmp_path: Path) -> None
             {"item": {"y": "wake_speed", "x": "surface_presure"}},
             "item names 'surface_presure', which is not read; fields are .*parameters",
         ),
+        ({"parameters": ["drag", "surface_pressure"]}, "items have 'surface_pressure' already, which the"),
+        ({"parameters": ["index"], "item": {"x": ["surface_pressure", "index"]}}, "items have 'index' already"),
         ({"item": {"x": ["sample_id"]}}, "sample_id is text"),
         ({"item": {"x": "drag"}, "parameters": ["drag"]}, "no field is left to read; item names drag; .*and item"),
         ({"normalizers": {"drag": "mean_std"}}, r"'drag', which is not a field; .*`parameters: \[...\]`"),

@@ -54,6 +54,13 @@ class Items:
                     f"parameters are {', '.join(config.parameters) or 'none'} (`parameters: [...]` adds others), and "
                     f"{INDEX} and {SAMPLE_ID} can be named"
                 )
+        added = {INDEX: self._with_index, SAMPLE_ID: self._with_sample_id}
+        for name in config.parameters:
+            if name in self._fields or added.get(name):
+                raise ZarrCoreError(
+                    f"{redact(reader.root)}: items have {name!r} already, which the parameter {name!r} would replace; "
+                    "leave it out of `parameters`, or read only other `fields`"
+                )
         # Parameters by sample, normalized like fields, one after the other, (components of all parameters,).
         self._rows: dict[str, np.ndarray] = {}
         # By parameter: the first sample that was read, and the shape there, which all samples must have.
