@@ -7,11 +7,14 @@ import pickle
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
-from torch.utils.data import ConcatDataset, Subset
+from torch.utils.data import ConcatDataset, Subset, TensorDataset
 
 from zarr_core._util.repeated import CountedIndices, Repeated, repetition_of
+from zarr_core.errors import ZarrCoreError
+from zarr_core.loader import EpochBatchSampler
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda value: pickle.loads(pickle.dumps(value))])
@@ -32,6 +35,16 @@ def test_places_of_a_subset_count_the_repetitions_of_its_indices() -> None:
     assert taken == [4, 7, 4, 5, 4, 4, 7, 4]
     assert [repetition_of(index) for index in taken] == [0, 0, 1, 0, 2, 3, 3, 1]
     assert counted[1:3] == [7, 4]
+
+
+@pytest.mark.parametrize(
+    "mask", [[True, False, True], np.array([True, False]), torch.tensor([False]), [[1], [2]], ["a"]]
+)
+def test_a_mask_is_no_list_of_indices(mask: Any) -> None:
+    with pytest.raises(ZarrCoreError, match=r"must be a list of whole numbers, not .* np\.flatnonzero\(mask\)"):
+        EpochBatchSampler.of(Subset(TensorDataset(torch.arange(4)), mask), 1)
+    for given in ([], range(2), np.arange(2), torch.arange(2), list(torch.arange(2))):
+        assert CountedIndices(given) == list(range(len(given)))
 
 
 def test_wrappers_of_torch_pass_repetitions_on() -> None:

@@ -18,7 +18,7 @@ from tests.helpers.drivaernet_store import FIELDS, NORMALIZERS, drivaernet
 from tests.helpers.published_store import make_samples, write_published_store
 from tests.helpers.unequal import errors_of, evaluate
 from zarr_core import Collate, EpochBatchSampler, ResumableLoader, build_dataset
-from zarr_core.datasets import Normalizers
+from zarr_core.datasets import Normalizers, collate
 from zarr_core.datasets.collation import domain_of
 from zarr_core.errors import ZarrCoreError
 
@@ -154,6 +154,9 @@ def test_what_cannot_be_collated_is_named() -> None:
         Collate("stack")  # type: ignore[arg-type]
     with pytest.raises(ZarrCoreError, match=r"collate.*'pad', 'concat' or 'list'"):
         build_dataset({"kind": "point", "root": "/nowhere", "split": "train", "collate": "stack"})
+    for function in (Collate("pad"), Collate("concat"), collate):
+        with pytest.raises(ZarrCoreError, match="a batch has no items"):
+            function([])
     one = {"surface_position": torch.ones(2, 3), "sample_id": "run_1"}
     with pytest.raises(ZarrCoreError, match="run_1: fields of the domain 'surface' differ.*surface_p 3.*per_sample"):
         Collate("pad")([one | {"surface_p": torch.ones(3)}])

@@ -227,6 +227,8 @@ def test_an_array_that_is_called_position_is_no_position(tmp_path: Path) -> None
             {"item": {"y": "wake_speed", "x": "surface_presure"}},
             "item names 'surface_presure', which is not read; fields are .*parameters",
         ),
+        ({"parameters": ["drag", "surface_pressure"]}, "items have 'surface_pressure' already, which the"),
+        ({"parameters": ["index"], "item": {"x": ["surface_pressure", "index"]}}, "items have 'index' already"),
         ({"item": {"x": ["sample_id"]}}, "sample_id is text"),
         ({"item": {"x": "drag"}, "parameters": ["drag"]}, "no field is left to read; item names drag; .*and item"),
         ({"normalizers": {"drag": "mean_std"}}, r"'drag', which is not a field; .*`parameters: \[...\]`"),
@@ -301,6 +303,13 @@ def test_a_transform_may_return_what_a_collate_function_takes(store: str) -> Non
     positions, pressures = batch
     assert positions.shape == (6, 8, 3)
     assert pressures.shape == (6, 8)
+
+
+@pytest.mark.parametrize("num_points", [{}, {"num_wake_points": None, "collate": "pad"}])
+def test_an_error_of_a_transform_names_the_sample(store: str, num_points: dict[str, Any]) -> None:
+    with pytest.raises(KeyError, match="speed") as raised:
+        next(iter(DataLoader(opened(store, transform=lambda item: item["speed"], **num_points), batch_size=3)))
+    assert raised.value.__notes__ == [f"transform of case_0 of {store}"]
 
 
 def test_stores_of_other_fields_in_one_batch_are_named(store: str) -> None:

@@ -375,3 +375,17 @@ def test_mixed_dtypes_and_shapes_are_named(roots: dict[str, str]) -> None:
     mixed = MixedDataset({"a": a, "b": opened(roots["b"], num_volume_points=9)})
     with pytest.raises(ZarrCoreError, match=r"volume_pressure: items of shapes \(8,\), \(9,\) cannot be stacked"):
         next(iter(DataLoader(mixed, batch_size=8)))
+
+
+def test_datasets_that_are_collated_in_several_ways_are_refused(roots: dict[str, str]) -> None:
+    padded = opened(roots["a"], collate="pad")
+    for way in (None, "concat"):
+        with pytest.raises(ZarrCoreError, match=f"one collate, not {{'a': 'pad', 'b': '?{way}'?}}"):
+            MixedDataset({"a": padded, "b": Subset(opened(roots["b"], collate=way), [0, 1])})
+
+
+def test_the_part_of_items_that_are_no_mappings_is_refused(roots: dict[str, str]) -> None:
+    datasets = {name: opened(root, transform=lambda item: tuple(item.values())) for name, root in roots.items()}
+    with pytest.raises(ZarrCoreError, match="are not mappings, which take none; leave with_part out"):
+        MixedDataset(datasets, with_part=True)
+    assert len(MixedDataset(datasets)[0]) == len(MixedDataset(both(roots))[0])

@@ -75,6 +75,8 @@ def test_denormalize_accepts_predictions_of_any_shape(root: Path) -> None:
     assert torch.equal(half, exact)
     with pytest.raises(ZarrCoreError, match=r"surface_velocity.*\(4, 1\).*3"):
         dataset.denormalize("surface_velocity", torch.zeros(4, 1))
+    with pytest.raises(ZarrCoreError, match=r"surface_pressure is ndarray, not a tensor; give torch\.as_tensor"):
+        dataset.denormalize("surface_pressure", np.zeros(5))  # type: ignore[arg-type]
     with pytest.raises(UnknownFieldError, match="wake_pressure"):
         dataset.denormalize("wake_pressure", flat)
 
@@ -354,6 +356,10 @@ def test_a_batch_is_normalized_once(store: Path) -> None:
         float32.normalize(float32[0])
     with pytest.raises(UnknownFieldError, match="no field 'surface_presure'"):
         stored.normalize({"surface_presure": batch["surface_pressure"]})
+    for way in (stored.normalize, Normalizers(stored.normalizers).normalize, Normalizers(stored.normalizers).inverse):
+        for given in ([batch], batch["surface_pressure"]):
+            with pytest.raises(ZarrCoreError, match=r"a batch must be a mapping such as .*, or an item of a list, not"):
+                way(given)
     plain = normalized(store, normalizers={})
     assert torch.equal(plain.normalize(plain[0])["surface_pressure"], plain[0]["surface_pressure"])
 

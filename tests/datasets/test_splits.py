@@ -182,6 +182,8 @@ def test_shares_divide_the_samples_by_id_and_seed(without_splits: Path) -> None:
     assert [name for name in every if name in parts["train"]] == parts["train"]
     assert point(without_splits, split="train", splits={**shares, "seed": 1}) != parts["train"]
     assert point(without_splits, split="train[:2]", splits=shares) == parts["train"][:2]
+    for name in shares:
+        assert point(without_splits, split=name, splits=dict(sorted(shares.items()))) == parts[name], "in any order"
     fewer = {name: take_share(every[::3], shares, name) for name in shares}
     assert all(set(fewer[name]) <= set(parts[name]) for name in shares), "arrivals change no split"
     # A run is resumed on the same samples in every later version.

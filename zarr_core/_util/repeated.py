@@ -6,6 +6,10 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any, SupportsIndex
 
+import numpy as np
+
+from zarr_core.errors import ZarrCoreError
+
 
 class Repeated(int):
     """An index that occurred in the epoch before.
@@ -52,7 +56,13 @@ class CountedIndices(list[int]):
     """
 
     def __init__(self, indices: Iterable[int]) -> None:
-        super().__init__(map(int, indices))
+        given = np.asarray(indices)
+        if given.size and (given.dtype.kind not in "iu" or given.ndim != 1):  # a mask is not a list of 0 and 1
+            raise ZarrCoreError(
+                f"indices of a Subset must be a list of whole numbers, not {given.dtype} of shape {given.shape}; of a "
+                "mask, take np.flatnonzero(mask)"
+            )
+        super().__init__(given.tolist())
         # Of the indices that occur several times, and of their later places.
         self._times: dict[int, int] = {}
         self._earlier: dict[int, int] = {}

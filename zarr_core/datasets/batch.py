@@ -203,11 +203,11 @@ def collate(batch: Sequence[dict[str, Tensor]]) -> Any:
     several dtypes are stacked in the dtype that holds all their values.
 
     Raises:
-        ZarrCoreError: items differ in size or in their fields.
+        ZarrCoreError: there is no item, or items differ in size or in their fields.
     """
     if isinstance(batch, Batch) and batch.tensors is not None and batch.unchanged:
         return batch.tensors
-    own = getattr(batch[0], "collate", None)
+    own = getattr(batch[0], "collate", None) if batch else None
     if own is not None:
         return own(batch)
     check_fields(batch)

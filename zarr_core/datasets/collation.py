@@ -59,8 +59,8 @@ class Collate:
         """The batch of some items.
 
         Raises:
-            ZarrCoreError: an item lacks a field of another one, fields of a domain differ in their numbers of points,
-                or a field has the name of a tensor that is added.
+            ZarrCoreError: there is no item, an item lacks a field of another one, fields of a domain differ in their
+                numbers of points, or a field has the name of a tensor that is added.
         """
         if self.way == "list":
             return [dict(item) for item in batch]
@@ -141,7 +141,9 @@ def fields_by_domain(item: Mapping[str, Any], per_sample: Collection[str] = ()) 
 
 
 def check_fields(batch: Sequence[Mapping[str, Any]]) -> None:
-    """Raise ZarrCoreError if an item lacks a field of another one."""
+    """Raise ZarrCoreError if there is no item, or an item lacks a field of another one."""
+    if not batch:
+        raise ZarrCoreError("a batch has no items; use a batch sampler whose batches all have one, on every rank")
     fields: dict[str, None] = {}  # in the order of the items
     for item in batch:
         fields |= dict.fromkeys(item)

@@ -54,6 +54,13 @@ class Items:
                     f"parameters are {', '.join(config.parameters) or 'none'} (`parameters: [...]` adds others), and "
                     f"{INDEX} and {SAMPLE_ID} can be named"
                 )
+        added = {INDEX: self._with_index, SAMPLE_ID: self._with_sample_id}
+        for name in config.parameters:
+            if name in self._fields or added.get(name):
+                raise ZarrCoreError(
+                    f"{redact(reader.root)}: items have {name!r} already, which the parameter {name!r} would replace; "
+                    "leave it out of `parameters`, or read only other `fields`"
+                )
         # Parameters by sample, normalized like fields, one after the other, (components of all parameters,).
         self._rows: dict[str, np.ndarray] = {}
         # By parameter: the first sample that was read, and the shape there, which all samples must have.
@@ -210,7 +217,13 @@ class Items:
     def _changed(self, item: BatchItem, drawn: Drawn) -> Any:
         """An item after the transform of the config."""
         item.sample_id, item.origin, item.drawn = drawn.sample_id, self.origin, drawn
-        changed = item if self._transform is None else self._transform(item)
+        if self._transform is None:
+            return item
+        try:
+            changed = self._transform(item)
+        except Exception as error:
+            error.add_note(f"transform of {drawn.sample_id} of {self.origin}")
+            raise
         if changed is item:
             return item
         if type(changed) is dict:

@@ -110,8 +110,10 @@ class MixedDataset(BatchDataset):
         self._masks = _Masks({name: _first_item(one) for name, one in self.datasets.items()}, missing_fields)
         _check_normalizers(self.datasets, self._masks.present)
         self._joined = None if self._masks.needed else JoinedReader.of(list(self.datasets.values()))
-        if with_part and _PART in self._masks.templates:
-            raise ZarrCoreError(f"items have a field {_PART!r} already; leave with_part out")
+        if with_part and (_PART in self._masks.templates or not self._masks.present):
+            raise ZarrCoreError(
+                f"items have a field {_PART!r} already, or are not mappings, which take none; leave with_part out"
+            )
         self._epoch = SharedEpoch()
         self._epochs = [DatasetEpochs(dataset) for dataset in self.datasets.values()]
 
@@ -250,6 +252,9 @@ class _Masks:
         self.templates: dict[str, Any] = {}
         self.present: dict[str, set[str]] = {}
         self.needed: dict[str, list[str]] = {}
+        ways = {name: getattr(getattr(item, "collate", None), "way", None) for name, item in items.items()}
+        if len(set(ways.values())) > 1:  # a batch is collated as its first item says
+            raise ZarrCoreError(f"give all datasets of a mixture one collate, not {ways}")
         if not all(isinstance(item, Mapping) for item in items.values()):
             return
         owners: dict[str, str] = {}

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from zarr_core._util import reused_memory
+from zarr_core._util.arguments import check_mapping
 from zarr_core._util.documents import describe_problems
 from zarr_core.datasets.collation import clear_padding
 from zarr_core.errors import ZarrCoreError
@@ -154,6 +155,7 @@ class Normalizer:
 
     def denormalize(self, values: Tensor) -> Tensor:
         """Physical values of normalised ones, (..., components), on the device of ``values``. Differentiable."""
+        _check_tensor(self.field, values)
         values = values * self._on(values, self.unit) + self._on(values, self.shift)
         return values.sign() * values.abs().expm1() if self.logscale else values
 
@@ -264,11 +266,11 @@ class Normalizers(Mapping[str, Normalizer]):
         """The same of a batch that may have none of the normalized fields. What was padded is zero again."""
         if isinstance(batch, NormalizedBatch):
             raise ZarrCoreError("this batch is normalized already: call normalize once per batch")
-        normalized = NormalizedBatch(batch)
+        normalized, floating = NormalizedBatch(batch), floating_fields(batch)
         for field, values in batch.items():
             if field in self:
                 normalized[field] = clear_padding(field, self.normalized(field, values), batch)
-            elif is_floating(values):
+            elif field in floating:
                 normalized[field] = self.normalized(field, values)
         return normalized
 
@@ -313,11 +315,11 @@ class Normalizers(Mapping[str, Normalizer]):
         for field, tensor in values.items():
             normalizer = self.get(field)
             if normalizer is not None:
-                _check_tensor(field, tensor)
                 physical[field] = clear_padding(field, normalizer.denormalize(tensor), values)
         return physical
 
     def _check_names(self, fields: Mapping[str, Any]) -> None:
+        _check_mapping(fields)
         if self and self.keys().isdisjoint(fields):
             raise ZarrCoreError(
                 f"none of {', '.join(fields) or 'nothing'} has a normalizer: pass the names of the store, which are "
@@ -342,9 +344,15 @@ def _copied(values: Tensor, dtype: torch.dtype) -> Tensor:
 load_normalizers = Normalizers
 
 
-def is_floating(values: Any) -> bool:
-    """Whether values are a tensor of floating-point numbers: a field, or a parameter."""
-    return isinstance(values, Tensor) and values.is_floating_point()
+def floating_fields(batch: Mapping[str, Any]) -> list[str]:
+    """Names of the tensors of floating-point numbers: fields and parameters."""
+    _check_mapping(batch)
+    return [field for field, values in batch.items() if isinstance(values, Tensor) and values.is_floating_point()]
+
+
+def _check_mapping(batch: object) -> None:
+    """Raise ZarrCoreError for a list of items (``collate: list``), or a tensor."""
+    check_mapping("a batch", batch, '{"surface_pressure": tensor}, or an item of a list')
 
 
 def make_normalizers(

@@ -21,7 +21,7 @@ from zarr_core.datasets import config as configs
 from zarr_core.datasets.batch import Batch, BatchDataset, BatchItem, Drawn, Slab
 from zarr_core.datasets.collation import Collate
 from zarr_core.datasets.items import INDEX, SAMPLE_ID, Items
-from zarr_core.datasets.normalizers import GEOMETRY_POSITION, GEOMETRY_SOURCE, is_floating, make_normalizers
+from zarr_core.datasets.normalizers import GEOMETRY_POSITION, GEOMETRY_SOURCE, floating_fields, make_normalizers
 from zarr_core.datasets.splits import choose_samples, split_ids, with_all_fields
 from zarr_core.errors import UnknownFieldError, ZarrCoreError
 from zarr_core.points.read.reader import ZarrChunkReader
@@ -357,15 +357,15 @@ class ZarrPointDataset(BatchDataset):
 
         Raises:
             UnknownFieldError: the store has no such field.
-            ZarrCoreError: the batch is normalized already, by this method or because the dataset's ``dtype`` is
-                "float32".
+            ZarrCoreError: the batch is not a mapping, or is normalized already, by this method or because the dataset's
+                ``dtype`` is "float32".
         """
         if self._normalizers and self.config.dtype == "float32":
             raise ZarrCoreError(
                 'batches of dtype "float32" are normalized already: normalize() is for datasets with dtype="stored"'
             )
         # What is not a floating-point number is an index, or added by collating: the lengths of samples and the like.
-        self._check_known([field for field, values in batch.items() if is_floating(values)])
+        self._check_known(floating_fields(batch))
         return self._normalizers._normalized_batch(batch)
 
     def denormalize(self, field: str, values: Tensor) -> Tensor:

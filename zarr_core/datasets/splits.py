@@ -60,15 +60,16 @@ def check_shares(shares: Mapping[str, float], split: str | None) -> None:
 def take_share(sample_ids: Iterable[str], shares: Mapping[str, float], split: str) -> list[str]:
     """The samples of a split that has a share of the samples; see ``StoreDatasetConfig.splits``.
 
-    A digest of seed and id places each sample between 0 and 1, where the splits have intervals of their shares.
+    A digest of seed and id places each sample between 0 and 1, where the splits have intervals of their shares, the
+    largest first: a config that was saved with its keys sorted has the same splits.
     """
+    of_splits = {name: share for name, share in shares.items() if name != _SEED}
     seed = int(shares.get(_SEED, 0))
     start = 0.0
-    for name, share in shares.items():
+    for name in sorted(of_splits, key=lambda name: (of_splits[name], name), reverse=True):
         if name == split:
             break
-        if name != _SEED:
-            start += share
+        start += of_splits[name]
     taken = []
     for sample_id in sample_ids:
         key = json.dumps([seed, sample_id]).encode("ascii")

@@ -155,12 +155,12 @@ class EpochBatchSampler(Sampler[list[int]]):
             settings: further arguments of the constructor.
 
         Raises:
-            ZarrCoreError: the dataset has no length, or as for the constructor.
+            ZarrCoreError: the dataset has no length, or a ``Subset`` no whole numbers; or as for the constructor.
         """
         if not hasattr(dataset, "__len__"):
             raise ZarrCoreError(f"dataset must be a map-style dataset with a length, not {reprlib.repr(dataset)}")
-        settings.setdefault("fingerprint", fingerprint_of(dataset))
         count_repetitions(dataset)
+        settings.setdefault("fingerprint", fingerprint_of(dataset))
         if "on_epoch" not in settings:
             settings["on_epoch"] = epoch_setter(dataset)
         sampler = cls(len(dataset), batch_size, **settings)
