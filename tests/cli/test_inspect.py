@@ -186,6 +186,22 @@ def test_fewer_samples_than_files_of_each(tmp_path: Path, capsys: pytest.Capture
     assert set(found["fields"]) == {f"volume_{name}" for name in ("position", "velocity", "pressure", "temperature")}
 
 
+@pytest.mark.parametrize("name", ["{field}/run_{number}.npy", "run_{number}/fields/{field}.npy"])
+def test_one_array_per_file_in_folders(tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
+    source, kind, store = tmp_path / "source", str(tmp_path / "kind.yaml"), str(tmp_path / "store")
+    for number in (1, 2, 3):
+        for field, dim in (("points", 3), ("wss", 3), ("pressure", 1)):
+            path = source / name.format(field=field, number=number)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            np.save(path, np.full((5, dim), number, np.float32))
+    assert inspected(source, capsys, "--write", kind)["samples"] == 3
+    assert command.main(["convert", store, "--source", str(source), "--dataset-kind", kind, "--quiet"]) == 0
+    assert command.main(["verify", store, "--source", str(source), "--quiet"]) == 0
+    values = ZarrChunkReader(store).read_sample("run_2")
+    assert set(values) == {"surface_position", "surface_friction", "surface_pressure"}
+    assert (values["surface_pressure"] == 2).all()
+
+
 @pytest.mark.parametrize(
     ("file", "arrays", "fields"),
     [

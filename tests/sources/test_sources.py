@@ -121,6 +121,7 @@ def test_a_users_own_dataset_is_ten_lines_of_yaml(tmp_path: Path) -> None:
         (OWN + "  \nunknown: 1\n", "unknown"),
         (OWN.replace("surface_position: xyz.pt", "surface_pressure: xyz.pt"), "add surface_position"),
         (OWN.replace("xyz.pt", "../xyz.pt"), "must be the name of a file"),
+        (OWN.replace("xyz.pt", "../xyz.npy"), "leaves the folder"),
         (OWN.replace("surface_temperature", "temperature"), "expected <domain>_<name>"),
         (OWN.replace("rule: files", "rule: moon"), "moon"),
         ("[1, 2]", "must be a mapping"),
