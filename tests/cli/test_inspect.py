@@ -245,6 +245,24 @@ def test_arrays_of_other_points_are_left_out(tmp_path: Path, capsys: pytest.Capt
     assert "volume_velocity left out: it has 7 points, volume_position has 5" in found["notes"]
 
 
+@pytest.mark.parametrize("suffix", [".npz", ".h5"])
+def test_arrays_that_cannot_be_fields_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], suffix: str
+) -> None:
+    arrays = {"pos": np.zeros((5, 3)), "mask": np.ones(5, bool), "re": np.float64(5e6), "grid": np.zeros((2, 2, 2))}
+    for number in (1, 2):
+        if suffix == ".npz":
+            np.savez(tmp_path / f"run_{number}.npz", **arrays)
+        else:
+            h5py = pytest.importorskip("h5py", reason="the extra hdf5 is not installed")
+            with h5py.File(tmp_path / f"run_{number}.h5", "w") as file:
+                file.update(arrays)
+    found = inspected(tmp_path, capsys)
+    assert found["fields"] == ["volume_position"]
+    (note,) = [note for note in found["notes"] if "left out" in note]  # type: ignore[attr-defined]
+    assert all(named in note for named in ("mask: bool (5,)", "re: float64 ()", "grid: float64 (2, 2, 2)"))
+
+
 @pytest.mark.parametrize(("name", "is_written"), [("{}.txt", True), ("{}_design_ids.txt", False), ("old_{}.txt", None)])
 def test_split_files_beside_the_samples(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, is_written: bool | None
