@@ -360,7 +360,11 @@ def test_a_case_of_several_regions_is_named(tmp_path: Path, capsys: pytest.Captu
 
 @pytest.mark.parametrize(
     ("files", "reason"),
-    [({}, "does not exist or contains no files"), ({"a/notes.txt": "x"}, "no file has a known format")],
+    [
+        ({}, "does not exist or contains no files"),
+        ({"a/notes.txt": "x"}, "no file has a known format"),
+        ({"all.npz": "x"}, "if one file has many samples, write each with zarr_core.write_sample"),
+    ],
 )
 def test_a_folder_that_is_no_dataset(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], files: dict[str, str], reason: str

@@ -291,7 +291,10 @@ def layout(paths: list[str]) -> tuple[str, list[str], list[str]]:
     if shared and POSITION not in map(field_of, shared):  # else these are the fields of a few samples
         return "*", shared, sorted(flat)
     if not folders:
-        raise SourceError("no folder contains files of a known format; inspect the folder that contains the samples")
+        raise SourceError(
+            "the files are in no folder, and their names are not ids of samples: if they are one sample, inspect the "
+            "folder above; if one file has many samples, write each with zarr_core.write_sample"
+        )
     return _common(folders), folders, list(names)
 
 
