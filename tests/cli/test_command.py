@@ -267,6 +267,7 @@ def test_quiet_prints_nothing(place: Path, tmp_path: Path, capfd: pytest.Capture
         ("log {place}/store --limit 1.5", 2, "1.5"),
         ("log {place}/store --limt 1", 2, "--limit"),
         ("lgo {place}/store", 2, "lgo"),
+        ("info {place}/store run 3", 2, "does not take: ['3']"),
         ("convert {place}/other --dataset-kind ahmedml", 2, "needs one --source"),
         ("stage {place}/store", 2, "needs one STORE and one --source"),
         ("tag {place}/store --delete", 2, "NAME"),

@@ -186,6 +186,22 @@ def test_fewer_samples_than_files_of_each(tmp_path: Path, capsys: pytest.Capture
     assert set(found["fields"]) == {f"volume_{name}" for name in ("position", "velocity", "pressure", "temperature")}
 
 
+@pytest.mark.parametrize("name", ["{field}/run_{number}.npy", "run_{number}/fields/{field}.npy"])
+def test_one_array_per_file_in_folders(tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
+    source, kind, store = tmp_path / "source", str(tmp_path / "kind.yaml"), str(tmp_path / "store")
+    for number in (1, 2, 3):
+        for field, dim in (("points", 3), ("wss", 3), ("pressure", 1)):
+            path = source / name.format(field=field, number=number)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            np.save(path, np.full((5, dim), number, np.float32))
+    assert inspected(source, capsys, "--write", kind)["samples"] == 3
+    assert command.main(["convert", store, "--source", str(source), "--dataset-kind", kind, "--quiet"]) == 0
+    assert command.main(["verify", store, "--source", str(source), "--quiet"]) == 0
+    values = ZarrChunkReader(store).read_sample("run_2")
+    assert set(values) == {"surface_position", "surface_friction", "surface_pressure"}
+    assert (values["surface_pressure"] == 2).all()
+
+
 @pytest.mark.parametrize(
     ("file", "arrays", "fields"),
     [
@@ -227,6 +243,24 @@ def test_arrays_of_other_points_are_left_out(tmp_path: Path, capsys: pytest.Capt
     found = inspected(tmp_path, capsys)
     assert found["fields"] == ["volume_position", "volume_pressure"]
     assert "volume_velocity left out: it has 7 points, volume_position has 5" in found["notes"]
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".h5"])
+def test_arrays_that_cannot_be_fields_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], suffix: str
+) -> None:
+    arrays = {"pos": np.zeros((5, 3)), "mask": np.ones(5, bool), "re": np.float64(5e6), "grid": np.zeros((2, 2, 2))}
+    for number in (1, 2):
+        if suffix == ".npz":
+            np.savez(tmp_path / f"run_{number}.npz", **arrays)
+        else:
+            h5py = pytest.importorskip("h5py", reason="the extra hdf5 is not installed")
+            with h5py.File(tmp_path / f"run_{number}.h5", "w") as file:
+                file.update(arrays)
+    found = inspected(tmp_path, capsys)
+    assert found["fields"] == ["volume_position"]
+    (note,) = [note for note in found["notes"] if "left out" in note]  # type: ignore[attr-defined]
+    assert all(named in note for named in ("mask: bool (5,)", "re: float64 ()", "grid: float64 (2, 2, 2)"))
 
 
 @pytest.mark.parametrize(("name", "is_written"), [("{}.txt", True), ("{}_design_ids.txt", False), ("old_{}.txt", None)])
@@ -326,7 +360,11 @@ def test_a_case_of_several_regions_is_named(tmp_path: Path, capsys: pytest.Captu
 
 @pytest.mark.parametrize(
     ("files", "reason"),
-    [({}, "does not exist or contains no files"), ({"a/notes.txt": "x"}, "no file has a known format")],
+    [
+        ({}, "does not exist or contains no files"),
+        ({"a/notes.txt": "x"}, "no file has a known format"),
+        ({"all.npz": "x"}, "if one file has many samples, write each with zarr_core.write_sample"),
+    ],
 )
 def test_a_folder_that_is_no_dataset(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], files: dict[str, str], reason: str

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import fsspec
+import numpy as np
 import pytest
 import torch
 
@@ -121,6 +122,7 @@ def test_a_users_own_dataset_is_ten_lines_of_yaml(tmp_path: Path) -> None:
         (OWN + "  \nunknown: 1\n", "unknown"),
         (OWN.replace("surface_position: xyz.pt", "surface_pressure: xyz.pt"), "add surface_position"),
         (OWN.replace("xyz.pt", "../xyz.pt"), "must be the name of a file"),
+        (OWN.replace("xyz.pt", "../xyz.npy"), "leaves the folder"),
         (OWN.replace("surface_temperature", "temperature"), "expected <domain>_<name>"),
         (OWN.replace("rule: files", "rule: moon"), "moon"),
         ("[1, 2]", "must be a mapping"),
@@ -137,6 +139,20 @@ def test_a_description_that_contradicts_itself_is_refused(tmp_path: Path, text: 
     with pytest.raises(SourceError, match="own.yaml") as caught:
         resolve_kind(str(tmp_path / "own.yaml"))
     assert reason in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("entry", "reason"),
+    [("xyz.npz", "the description needs one"), ({"file": "xyz*.pt", "array": "xyz"}, "a .pt file has one tensor")],
+)
+def test_a_file_that_a_description_names_in_the_wrong_way(tmp_path: Path, entry: object, reason: str) -> None:
+    (tmp_path / "a").mkdir()
+    np.savez(tmp_path / "a" / "xyz.npz", xyz=np.zeros((5, 3)))
+    torch.save(torch.zeros(5, 3), tmp_path / "a" / "xyz.pt")
+    description = {"name": "own", "samples": "a", "files": {"surface_position": entry}}
+    tree = SampleTree(SourceDescription.model_validate(description), tmp_path)
+    with pytest.raises(SampleError, match=reason):
+        tree.load(tree.discover()["a"], "surface_position")
 
 
 @pytest.mark.parametrize("kind", ["nosuch", "no.such.Class", "zarr_core.datasets.Nothing", "missing.yaml", "os.path"])

@@ -106,6 +106,13 @@ def test_a_number_with_underscores_is_text(root: Path) -> None:
     assert parameters(root, kind(**BY_NUMBER)) == {"run_1": {"baseline": "0012_05"}, "run_2": {"baseline": 12.0}}
 
 
+def test_a_column_without_a_name_is_left_out_and_named(root: Path) -> None:
+    (root / "forces.csv").write_text("run,cd,\n1,0.3,coarse\n2,0.4,\n")
+    assert parameters(root, kind(**BY_NUMBER)) == {"run_1": {"cd": 0.3}, "run_2": {"cd": 0.4}}
+    (note,) = SampleTree(kind(**BY_NUMBER), root).find().left_out
+    assert note == "values of forces.csv whose column has no name were left out (1): coarse of run_1"
+
+
 @pytest.mark.parametrize("name", ["forces.csv", "forces.json"])
 def test_a_cell_that_is_not_a_number_is_left_out_and_named(root: Path, name: str) -> None:
     text = FORCES.replace("0.4", "NaN")

@@ -342,7 +342,9 @@ def run(app: App, arguments: Sequence[str] | None = None, *, alone: str = "") ->
             write_line("", end="")
             return status or DONE
         except (CycloptsError, WrongUseError) as error:
-            _print_error(f"{error} (--help shows the usage)")
+            # What follows "Tokens:" would be taken for a secret.
+            message = str(error).replace("Unused Tokens:", "arguments that the command does not take:")
+            _print_error(f"{message} (--help shows the usage)")
             return WRONG_USE
         except (ZarrCoreError, OSError) as error:
             _print_error(str(error))

@@ -251,9 +251,9 @@ class SourceDescription(_Model):
         samples: glob of the sample folders below the root; the matched path is the sample id. "**" stands for every
             folder that contains a field file, at any depth.
         subfolder: folder below the root that holds the samples; empty if the root holds them.
-        files: file name in a sample's folder by file-map attribute ("surface_position"). The entry
-            ``design_parameters`` names a file with a dict of scalars; a ``params.json`` is always read. A file with
-            several arrays is a :class:`FieldArray`.
+        files: file name in a sample's folder by file-map attribute ("surface_position"); of a .npy file a pattern, as
+            in ``meshes``: "points/{id}.npy". The entry ``design_parameters`` names a file with a dict of scalars; a
+            ``params.json`` is always read. A file with several arrays is a :class:`FieldArray`.
         optional: fields of ``files`` that a sample may lack ("surface_normals").
         meshes: fields that lie in meshes, by domain ("surface", "volume").
         parameters: CSV and JSON files with per-sample scalars; a text is the pattern of a name.
@@ -276,8 +276,9 @@ class SourceDescription(_Model):
 
     @pydantic.model_validator(mode="after")
     def _check(self) -> SourceDescription:
-        for filename in self.files.values():
-            if isinstance(filename, str) and ("/" in filename or filename in ("", ".", "..")):
+        names = [file for file in self.files.values() if isinstance(file, str) and suffix_of(file) != ".npy"]
+        for filename in names:
+            if "/" in filename or filename in ("", ".", ".."):
                 raise ValueError(f"{filename!r} must be the name of a file in the sample's folder")
         files = self._all_fields
         paths = [self.samples, self.subfolder, *self.blacklists, *self._parameter_patterns, *self.split_files.values()]

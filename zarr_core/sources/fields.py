@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from zarr_core.sources.formats import OpenFile, open_file
+from zarr_core.sources.arrays import suffix_of
+from zarr_core.sources.formats import SUFFIXES, OpenFile, open_file
 from zarr_core.sources.formats.contents import Mesh, MissingArrayError
 from zarr_core.sources.formats.files import SourceFile, path_of
 from zarr_core.sources.sample import SourceSample
@@ -37,7 +38,11 @@ class FieldLoader(threading.local):
             from zarr_core.sources.tensors import load_point_tensor
 
             info = sample.files[canonical]
+            if suffix_of(info.name) in SUFFIXES:
+                raise ValueError("its arrays have names: the description needs one, as in `{file: a.npz, array: p}`")
             return load_point_tensor(self._storage, path_of(sample.folder, info.name), info)
+        if suffix_of(sample.files[canonical].name) == ".pt":
+            raise ValueError("a .pt file has one tensor: the description names it alone, in the sample's folder")
         choice = sample.choices[canonical]
         opened = self._open(sample, canonical)
         values = opened.values(choice)

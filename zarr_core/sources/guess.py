@@ -79,7 +79,7 @@ def describe(files: Mapping[str, Contents | None], patches: Iterable[str] = ()) 
     odd: list[str] = []
     for pattern, contents in files.items():
         if contents is None or suffix_of(pattern) == ".npy":
-            arrays.append(_Array(re.sub(r"\.\w+$", "", pattern), pattern, pattern))
+            arrays.append(_Array(re.sub(r"{id}|\.\w+$", "", pattern), pattern, pattern))
         elif suffix_of(pattern) == CASE:
             fields = _fields(contents.arrays, "cells")
             if patches:
@@ -124,10 +124,10 @@ class _Array(NamedTuple):
 
 
 def _drop_files(entries: dict[str, Any], has_meshes: bool, odd: list[str]) -> None:
-    """Leave out files with one array each where there are meshes; otherwise those in folders of a sample's folder."""
+    """Leave out files with one array each where there are meshes; otherwise tensors in folders of a sample's folder."""
     dropped = []
     for attribute, entry in entries.items():
-        if isinstance(entry, str) and (has_meshes or "/" in entry):
+        if isinstance(entry, str) and (has_meshes or ("/" in entry and suffix_of(entry) != ".npy")):
             dropped.append(attribute)
     for attribute in dropped:
         del entries[attribute]
@@ -283,12 +283,18 @@ def layout(paths: list[str]) -> tuple[str, list[str], list[str]]:
         suffix = suffix_of(name)
         if suffix in SUFFIXES and suffix not in ROOTS:
             ids_by_pattern[f"{folder}/{{id}}{suffix}".lstrip("/")].add(name.removesuffix(suffix))
-    flat = {pattern: ids for pattern, ids in ids_by_pattern.items() if len(ids) > max(len(folders), 1)}
+    fields = [field_of(pattern.rpartition("/")[0]) for pattern in ids_by_pattern]
+    # One folder is called as positions: each field has a folder, whose files are samples.
+    least = 1 if fields.count(POSITION) == 1 else max(len(folders), 1)
+    flat = {pattern: ids for pattern, ids in ids_by_pattern.items() if len(ids) > least}
     shared = sorted(set.intersection(*flat.values())) if flat else []
     if shared and POSITION not in map(field_of, shared):  # else these are the fields of a few samples
         return "*", shared, sorted(flat)
     if not folders:
-        raise SourceError("no folder contains files of a known format; inspect the folder that contains the samples")
+        raise SourceError(
+            "the files are in no folder, and their names are not ids of samples: if they are one sample, inspect the "
+            "folder above; if one file has many samples, write each with zarr_core.write_sample"
+        )
     return _common(folders), folders, list(names)
 
 

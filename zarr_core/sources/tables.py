@@ -34,15 +34,14 @@ class Tables:
     def __init__(self, description: SourceDescription, read_text: ReadText) -> None:
         self._absent: list[str] = []
         self._rows: list[tuple[str, _Rows]] = []
-        self._without_number: dict[str, list[str]] = {}
+        self._left_out: dict[str, list[str]] = {}
         for table in description.tables:
             text = read_text(table.file)
             if text is None:
                 self._absent.append(table.file)
                 continue
             try:
-                empty = self._without_number.setdefault(table.file, [])
-                self._rows.append((table.file, _by_sample(table, text, empty)))
+                self._rows.append((table.file, _by_sample(table, text, self._left_out)))
             except ValueError as error:
                 raise SourceError(f"{table.file}: {error}") from error
 
@@ -68,14 +67,15 @@ class Tables:
         return values, several or contradictions
 
     def notes(self, sample_ids: Collection[str]) -> list[str]:
-        """Sentences that name absent tables, samples without a row, and cells without a number."""
+        """Sentences that name absent tables, samples without a row, and cells without a number or a name."""
         notes = [f"there is no {file} beside the samples, so they have no scalars from it" for file in self._absent]
         for file, rows in self._rows:
             without = [name for name in sample_ids if name not in rows]
             notes += counted(f"samples without a row in {file}", without)
             if rows and len(without) == len(sample_ids):
                 notes.append(f"no row of {file} is of a sample, they are of {some(rows)}: see `sample_id` of the table")
-            notes += counted(f"values of {file} that are not a number were left out", self._without_number[file])
+        for reason, values in self._left_out.items():
+            notes += counted(f"{reason} were left out", values)
         return notes
 
 
@@ -192,12 +192,13 @@ def _csv_rows(text: str) -> list[dict[str, Any]]:
     return [dict(zip(header, line, strict=True)) for line in lines]
 
 
-def _by_sample(table: TableFile, text: str, without_number: list[str]) -> _Rows:
+def _by_sample(table: TableFile, text: str, left_out: dict[str, list[str]]) -> _Rows:
     """The different rows of each sample, without the key and without empty cells.
 
-    Cells that contain "nan" count as empty; which ones do is appended to ``without_number``.
+    Cells that contain "nan" or have no name of a column count as empty; ``left_out`` gets them by reason.
     """
     found: _Rows = {}
+    is_json = table.file.endswith(".json")
     for row in rows_of(table.file, text):
         if table.key not in row:
             columns = ", ".join(map(repr, row))
@@ -205,12 +206,16 @@ def _by_sample(table: TableFile, text: str, without_number: list[str]) -> _Rows:
         sample_id = table.sample_id.format(row[table.key])
         values: dict[str, Any] = {}
         for name, value in row.items():
-            if name in ("", table.key) or value == "":
+            if name == table.key or value == "" or (is_json and not name):
                 continue
-            if not table.file.endswith(".json"):
+            if not is_json:
                 value = number_or_text(value)
-            if contains_nan(value):
-                without_number.append(f"{name} of {sample_id}")
+            if not name:
+                reason = f"values of {table.file} whose column has no name"
+                left_out.setdefault(reason, []).append(f"{value} of {sample_id}")
+            elif contains_nan(value):
+                reason = f"values of {table.file} that are not a number"
+                left_out.setdefault(reason, []).append(f"{name} of {sample_id}")
             else:
                 values[name] = value
         rows = found.setdefault(sample_id, [])

@@ -65,6 +65,13 @@ def test_what_a_dtype_would_change_is_refused(
     assert sorted(again.manifest.samples) == ["run_1", "run_2"]
 
 
+@pytest.mark.parametrize(("first", "is_named"), [(2**24, True), (0, False)])
+def test_whole_numbers_that_are_rounded_are_named(tmp_path: Path, first: int, is_named: bool) -> None:
+    report = converted(tmp_path, torch.arange(first, first + 1000), values_dtype="float32")
+    assert report.ok
+    assert any("whole numbers were rounded" in note and "run_1" in note for note in report.notes) == is_named
+
+
 @pytest.mark.parametrize("value", [300.1, 1e-9, 0.0])
 def test_a_constant_field_is_stored(tmp_path: Path, value: float) -> None:
     report = converted(tmp_path, torch.full((70,), value))

@@ -247,6 +247,8 @@ def checked_rounding(
             reason = f"a constant component is too small for {layout.dtype} and stored as 0"
             note(reason, f"{name.canonical}; {_way_out(name, layout.dtype)}")
         error = error.without(constant)
+    if rounding.largest > 0 and not values.is_floating_point():
+        note("whole numbers were rounded, so that different ones may be equal", f"{name.canonical} as {layout.dtype}")
     if error.lossy.any():
         reason = f"{layout.dtype} would change its values: {error.describe()}"
         raise SampleError(sample_id, name.canonical, reason, _way_out(name, layout.dtype))

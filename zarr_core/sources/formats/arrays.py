@@ -16,6 +16,7 @@ import numpy as np
 from zarr_core.sources.arrays import ArrayChoice
 from zarr_core.sources.formats.contents import Contents, FoundArray, Mesh
 from zarr_core.sources.formats.files import SourceFile
+from zarr_core.sources.left_out import note, some
 from zarr_core.sources.limits import check_expansion
 
 # What NumPy, zipfile and h5py raise for damaged bytes, besides ValueError.
@@ -59,10 +60,14 @@ class ArrayFile:
     def contents(self) -> Contents:
         with self._file.stream() as opened, damaged("truncated or damaged"):
             found = self._shapes(opened)
-        arrays = []
-        for name, shape in found.items():
-            if len(shape) in (1, 2):
+        arrays, others = [], []
+        for name, (shape, dtype) in found.items():
+            if len(shape) in (1, 2) and dtype.kind in "fiu":
                 arrays.append(FoundArray(name, "", shape[1] if len(shape) == 2 else 1, shape[0]))
+            else:
+                others.append(f"{name or 'its array'}: {dtype} {shape}")
+        if others:
+            note("left out, because a field is numbers, (points,) or (points, components)", some(others))
         return Contents(tuple(arrays))
 
     def mesh(self, choice: ArrayChoice) -> Mesh:
@@ -81,14 +86,14 @@ class ArrayFile:
             with archive.open(member) as entry:
                 return _read_npy(entry, archive.getinfo(member).file_size, size)
 
-    def _shapes(self, opened: IO[bytes]) -> dict[str, tuple[int, ...]]:
+    def _shapes(self, opened: IO[bytes]) -> dict[str, tuple[tuple[int, ...], np.dtype]]:
         if self._file.suffix == ".npy":
-            return {"": _header(opened)[0]}
+            return {"": _header(opened)[::2]}
         shapes = {}
         with _archive(opened) as archive:
             for member in archive.namelist():
                 with archive.open(member) as entry:
-                    shapes[member.removesuffix(".npy")] = _header(entry)[0]
+                    shapes[member.removesuffix(".npy")] = _header(entry)[::2]
         return shapes
 
 

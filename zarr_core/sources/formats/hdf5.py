@@ -37,10 +37,10 @@ class Hdf5File(ArrayFile):
             _check_markers(name, values, dataset)
             return values
 
-    def _shapes(self, opened: IO[bytes]) -> dict[str, tuple[int, ...]]:
+    def _shapes(self, opened: IO[bytes]) -> dict[str, tuple[tuple[int, ...], np.dtype]]:
         with open_hdf5(opened) as file:
             # A dataset without values has no shape.
-            return {name: dataset.shape or () for name, dataset in datasets(file) if dataset.dtype.kind in "fiu"}
+            return {name: (dataset.shape or (), dataset.dtype) for name, dataset in datasets(file)}
 
 
 def _note_packing(name: str, attributes: Mapping[str, Any]) -> None:
