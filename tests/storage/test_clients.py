@@ -75,6 +75,14 @@ def test_a_store_of_obstore_for_something_else_is_refused() -> None:
     assert type(open_backend("s3://bucket/store", client=S3Store("bucket", region="x"))) is ObstoreBackend
 
 
+@pytest.mark.parametrize("path", ["/store", "a//store", "a/./store", "a/../store"])
+def test_a_path_that_obstore_would_change_is_refused(path: str) -> None:
+    from obstore.store import S3Store
+
+    with pytest.raises(StoreError, match="remove the empty part"):
+        Storage(f"s3://bucket/{path}", client=S3Store("bucket", region="x"))
+
+
 def test_without_ocifs_an_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ocifs", None)
     with pytest.raises(StoreError, match=re.escape("oci://b@n/store needs ocifs: pip install 'zarr-core[oci]'")):

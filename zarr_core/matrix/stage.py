@@ -128,7 +128,7 @@ def stage_matrix(
     check_names("sample_ids", sample_ids, error=UnknownFieldError)
     started = time.monotonic()
     source, target = Storage(source_root), Storage(target_root)
-    if source.identity == target.identity:
+    if target.is_at(source.identity):
         raise StoreError(f"{source.url} cannot be staged onto itself")
     wanted = _with_values(source.url, load(source, HEAD, generation), values)
     chosen = _batches_of(source.url, wanted, sample_ids)
@@ -188,9 +188,9 @@ class _MatrixCopy:
 
     def _check_target(self, current: MatrixState) -> None:
         """Raise StoreError if the target holds something else than a copy of this matrix with these value tables."""
-        url, wanted, store = self.target.url, self.wanted, self.source.identity
-        if current.origin is None or current.matrix_id != wanted.matrix_id or current.origin.store != store:
-            raise StoreError(f"{url} holds a matrix that is not a copy of {store}; use an empty target")
+        url, wanted, origin = self.target.url, self.wanted, current.origin
+        if origin is None or current.matrix_id != wanted.matrix_id or not self.source.is_at(origin.store):
+            raise StoreError(f"{url} holds a matrix that is not a copy of {self.source.identity}; use an empty target")
         others = current.batches.keys() - set(self.chosen)
         if others and current.values.keys() != wanted.values.keys():
             raise StoreError(

@@ -98,6 +98,13 @@ class Storage:
             return f"file://{self.location}"
         return redact(self._backend.identity)
 
+    def is_at(self, identity: object) -> bool:
+        """Whether this root has that :attr:`identity`, or is the same folder of this machine by way of links."""
+        if not self.is_local:
+            return self.identity == identity
+        scheme, _, path = str(identity).partition("://")
+        return scheme == "file" and os.path.realpath(path) == os.path.realpath(self.location)
+
     def path(self, name: str) -> str:
         """Full path of an object in its filesystem; refuses names that leave the root."""
         return f"{self.location}/{check_relative_path(name)}"

@@ -81,12 +81,17 @@ def test_force_makes_a_thin_copy_whole(tmp_path: Path, source: Path) -> None:
     store, copy = tmp_path / "store", tmp_path / "copy"
     convert("ahmedml", store, root=source, **SETTINGS)
     stage_store(store, copy, points="20%")
+    (note,) = convert("ahmedml", copy, root=source).notes[-1:]
+    assert note.endswith("only 20% of the samples that were up to date; --force converts them whole")
+    how = verify_store(str(copy), source=str(source)).how
+    assert how == "row by row; of each sample the points that were copied (20%, in whole chunks)"
     for sample_id in ("run_1", "run_2", "run_3"):
         assert load_manifest(copy).origin["points"] == "20%"
         report = convert("ahmedml", copy, root=source, force=True, sample_ids=[sample_id])
         assert "other content" not in " ".join(report.notes)
     assert report.manifest.samples == load_manifest(store).samples
     assert "points" not in report.manifest.origin
+    assert "thin copy" not in " ".join(report.notes)
     assert_reads_equal(copy, store, ["run_1", "run_2", "run_3"])
 
 

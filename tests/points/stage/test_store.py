@@ -159,6 +159,18 @@ def test_a_lost_store_is_restored_from_its_copy(tmp_path: Path) -> None:
         stage_store(copy, store)
 
 
+def test_a_store_is_the_same_by_way_of_links(source: Path, tmp_path: Path) -> None:
+    link, copy = tmp_path / "link", tmp_path / "copy"
+    link.symlink_to(source)
+    stage_store(source, copy)
+    for same in (link, f"{tmp_path}//source_store", f"{tmp_path}/./source_store"):
+        assert stage_store(same, copy).copied == 0
+        with pytest.raises(StoreError, match="onto itself"):
+            stage_store(same, source)
+    assert stage_store(link, source, layout="packed").ok
+    assert {entry.layout for entry in load_manifest(source).samples.values()} == {"packed"}
+
+
 def test_split_lists_that_the_source_no_longer_has_leave_the_copy(tmp_path: Path) -> None:
     files, store, copy = write_source(tmp_path / "files", kind="drivaernet"), tmp_path / "store", tmp_path / "copy"
     lists = {"train_design_ids.txt": "run_1\nrun_2\n", "val_design_ids.txt": "run_3\n", "blacklist.txt": "run_3\n"}

@@ -316,6 +316,9 @@ def _report(
             f"this store is a copy of {manifest.origin.get('store')}, and staging it again removes what it has not: "
             f"convert into that store ({some([*added, *replaced])})"
         )
+    if "points" in manifest.origin:
+        points = f"only {manifest.origin['points']} of the samples that were up to date"
+        notes.append(f"this store is a thin copy, and has {points}; --force converts them whole")
     return PublishReport(
         manifest,
         added=added,

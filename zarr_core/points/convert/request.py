@@ -39,8 +39,9 @@ class ConversionRequest:
         source_url: fsspec location of the dataset, found by listing and streamed without a local copy.
         splits: splits to convert; None: everything that is there.
         sample_ids: only these.
-        part: only the samples of this part. Processes that convert one part each, at the same time or not, make the
-            store that one process would make; each commits its own samples, and its refusals in any case.
+        part: only the samples of this part, a :class:`Part` or "0/8". Processes that convert one part each, at the same
+            time or not, make the store that one process would make; each commits its own samples, and its refusals in
+            any case.
         limit: convert at most this many of the samples that are missing or changed.
         dataset_name: name of the store. By default the kind's name if the store is new.
         retry_quarantined: convert refused samples again, even if their source and the settings are unchanged.
@@ -87,6 +88,8 @@ class ConversionRequest:
         refuse_credentials(self.dataset_name)
         if self.limit is not None:
             object.__setattr__(self, "limit", whole_number("limit", self.limit, 1, error=SourceError))
+        if self.part is not None and not isinstance(self.part, Part):  # text, as the command line takes it
+            object.__setattr__(self, "part", Part.parse(str(self.part)))
         if not 0 <= self.max_retired_share <= 1:
             raise SourceError(f"max_retired_share must be from 0 to 1, not {self.max_retired_share}")
         if self.fingerprint not in (None, *get_args(Fingerprint)):

@@ -85,7 +85,7 @@ class StoreCopy:
     @property
     def _origin(self) -> dict[str, Any]:
         origin: dict[str, Any] = {"store": self.source.identity, "generation": self.manifest.generation}
-        if self.manifest.origin.get("store") == self.target.identity:  # a lost store is restored from its copy
+        if self.target.is_at(self.manifest.origin.get("store")):  # a lost store is restored from its copy
             origin |= {"store": self.target.identity, "generation": self.manifest.origin["generation"]}
         points = [str(self.points)] if self.points is not None else []
         if "points" in self.manifest.origin:  # of a thin copy
@@ -132,7 +132,8 @@ class StoreCopy:
         if current is None:
             return
         url = self.target.url
-        if current.origin.get("store") not in (self._origin["store"], self.source.identity):
+        origin = current.origin.get("store")
+        if origin != self._origin["store"] and not self.source.is_at(origin):
             raise StoreError(f"{url} holds a store that is not a copy of {self.source.url}; use an empty target")
         others = self._unchanged(current).keys() - self.chosen
         if others and not self._has_these_points(current):

@@ -99,7 +99,7 @@ def stage_store(
     source, target = Storage(source_root), Storage(target_root)
     if layout is not None and layout not in get_args(Layout):
         raise ZarrCoreError(f"layout {layout!r} is not one of {', '.join(get_args(Layout))}")
-    in_place = source.identity == target.identity
+    in_place = target.is_at(source.identity)
     if in_place and (layout is None or (split, fields, sample_ids, generation, points) != (None,) * 5):
         way_out = "with a layout and without a selection, it is repacked: --layout packed"
         raise StoreError(f"{source.url} cannot be staged onto itself; {way_out}")

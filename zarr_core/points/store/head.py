@@ -169,7 +169,7 @@ def load_manifest(store: Storage | str | os.PathLike[str], generation: int | str
 
 def as_its_own(manifest: StoreManifest, storage: Storage) -> StoreManifest:
     """The manifest without its origin, if that is the store itself: a copy with all points took its place."""
-    is_own = manifest.origin.get("store") == storage.identity and "points" not in manifest.origin
+    is_own = storage.is_at(manifest.origin.get("store")) and "points" not in manifest.origin
     return replace(manifest, origin={}) if is_own else manifest
 
 

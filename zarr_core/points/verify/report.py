@@ -59,6 +59,7 @@ class VerificationReport:
         parameters: samples whose parameters were compared with their source.
         parameters_left_out: samples whose parameters were not, because the kind of the source is not known or does not
             find the sample.
+        points: which points of its samples a thin copy has; "" for all.
         fields: amounts read, by canonical field name.
         problems: all problems; empty if the store is intact.
     """
@@ -70,6 +71,7 @@ class VerificationReport:
     any_order: int = 0
     parameters: int = 0
     parameters_left_out: int = 0
+    points: str = ""
     fields: dict[str, FieldTally] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
 
@@ -82,6 +84,8 @@ class VerificationReport:
     def how(self) -> str:
         """How rows and parameters were compared with their source."""
         how = "row by row"
+        if self.points:
+            how += f"; of each sample the points that were copied ({self.points}, in whole chunks)"
         if self.any_order:
             how += f"; {self.any_order:,} samples of another program in any order"
         if self.parameters:

@@ -77,7 +77,8 @@ def verify_store(
     storage = Storage(store_root)
     manifest = load_manifest(storage)
     chosen = None if sample_ids is None else _held_ids(storage, manifest, sample_ids, deep)
-    report = VerificationReport(against_source=source is not None)
+    points = str(manifest.origin.get("points", ""))
+    report = VerificationReport(against_source=source is not None, points=points)
     different = archive_problem(storage, HEAD, manifest) if manifest.generation else ""  # published stores have none
     if different:
         report.problems.append(Problem("", "", different))

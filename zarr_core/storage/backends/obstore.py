@@ -98,6 +98,8 @@ class ObstoreBackend(ConditionalPut):
             )
         scheme, _, location = url.partition("://")
         self.location = location.rstrip("/")
+        if not {"", ".", ".."}.isdisjoint(self.location.split("/")):  # obstore leaves some out, and refuses others
+            raise StoreError(f"{redact(url)}: remove the empty part, . or .. between slashes: obstore cannot use it")
         self._scheme = scheme.replace("s3a", "s3")
         self._bucket = self.location.partition("/")[0]
         if given is not None and (given.prefix or self._bucket not in given.config.values()):
