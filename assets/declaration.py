@@ -11,6 +11,7 @@ import pydantic
 from pydantic import Field
 from zarr_core.platform.assets.exports import ExportDeclaration
 from zarr_core.platform.assets.shootout import ShootoutDeclaration
+from zarr_core.platform.sensors.dagster_internals.conditions import is_cron
 from zarr_core.platform.sensors.failures import PUBLISHED_WITHIN_HOURS
 
 from zarr_core._util.redaction import refuse_credentials
@@ -97,6 +98,10 @@ class Declaration(dg.Model, dg.Resolvable):
             parse_duration(self.gc_grace)
         except ZarrCoreError as error:
             raise ValueError(f"gc_grace: {error}") from error
+        for name in ("refresh_schedule", "retry_schedule", "gc_schedule"):
+            cron = getattr(self, name)
+            if cron is not None and not is_cron(cron):
+                raise ValueError(f"{name}: {cron!r} is not a cron schedule such as '0 3 * * *', at 03:00 every day")
         for name in ("verify_within_days", "fresh_within_days", "published_within_hours"):
             if getattr(self, name) is not None:
                 self._check_at_least(1, name)
