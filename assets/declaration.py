@@ -3,8 +3,9 @@
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import dagster as dg
 import pydantic
@@ -20,7 +21,17 @@ from zarr_core.errors import ZarrCoreError
 from zarr_core.versioning.gc import DEFAULT_GRACE
 
 
-class Declaration(dg.Model, dg.Resolvable):
+class _WithoutBools(pydantic.BaseModel):
+    @pydantic.field_validator("*", mode="before")
+    @classmethod
+    def _check_not_bool(cls, value: object, info: pydantic.ValidationInfo) -> object:
+        annotation = cls.model_fields[info.field_name or ""].annotation
+        if isinstance(value, bool) and bool not in (annotation, *get_args(annotation)):  # pydantic takes true for 1
+            raise ValueError(f"must not be {str(value).lower()}")
+        return value
+
+
+class Declaration(dg.Model, dg.Resolvable, _WithoutBools):
     """Settings that each ``defs.yaml`` may give, and the names that follow from them."""
 
     name: str = Field(
@@ -75,13 +86,11 @@ class Declaration(dg.Model, dg.Resolvable):
         default=20.0, description="Pause before a run whose network or storage failed is tried again."
     )
 
-    @pydantic.field_validator("*", mode="before")
     @classmethod
-    def _check_not_bool(cls, value: object, info: pydantic.ValidationInfo) -> object:
-        wants_bool = cls.model_fields[info.field_name or ""].annotation is bool
-        if isinstance(value, bool) and not wants_bool:  # pydantic takes true for 1
-            raise ValueError(f"must not be {str(value).lower()}")
-        return value
+    @cache
+    def model(cls) -> type[pydantic.BaseModel]:
+        """The attributes of a ``defs.yaml`` with its templates. Dagster's own model takes true for 1."""
+        return pydantic.create_model(f"{cls.__name__}Model", __base__=(super().model(), _WithoutBools))
 
     @pydantic.model_validator(mode="after")
     def _check_common(self) -> "Declaration":
