@@ -149,6 +149,7 @@ WITHOUT_SENSE = {
     "no_workers": ("workers", "0", "workers must be at least 1"),
     "no_field": ("max_errors", "{wing_pressure: 1e-3}", "max_errors: no field 'wing_pressure'; fields are "),
     "no_share": ("max_retired_share", "10", "max_retired_share must be from 0 to 1, not 10"),
+    "twice": ("workers", "2\n  workers: 8", "'workers' is given twice"),
     "no_number": ("max_retired_share", "true", "must not be true"),
     "no_schedule": ("refresh_schedule", "now and then", "refresh_schedule: 'now and then' is not a cron schedule"),
     "no_retries": ("retry_schedule", "hourly", "retry_schedule: 'hourly' is not a cron schedule such as '0 3 * * *'"),
