@@ -107,6 +107,9 @@ class Declaration(dg.Model, dg.Resolvable, _WithoutBools):
             parse_duration(self.gc_grace)
         except ZarrCoreError as error:
             raise ValueError(f"gc_grace: {error}") from error
+        for name in ("source", "store", "matrix", "report"):
+            if getattr(self, name, None) == "":  # the folder of the project otherwise
+                raise ValueError(f"{name} is empty; a template may name a variable of the environment that is empty")
         for name in ("refresh_schedule", "retry_schedule", "gc_schedule"):
             cron = getattr(self, name)
             if cron is not None and not is_cron(cron):

@@ -94,8 +94,12 @@ def _hints(error: BaseException) -> list[str]:
     for each in error.errors() if isinstance(error, pydantic.ValidationError) else []:
         # "attributes.chunk_pionts at FILE:LINE"
         key = "".join(map(str, each["loc"][-1:])).partition(" at ")[0].rpartition(".")[2]
-        nearest = did_you_mean(key, known) if each["type"] == "extra_forbidden" else ""
-        if nearest:
+        if each["type"] != "extra_forbidden":
+            continue
+        nearest = did_you_mean(key, known)
+        if key in known:
+            hints.append(f"{key!r} is a setting of another place: look at its indentation, and at the type")
+        elif nearest:
             hints.append(f"{key!r} is not a setting{nearest}")
     return hints
 
