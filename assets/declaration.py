@@ -3,14 +3,16 @@
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import dagster as dg
 import pydantic
 from pydantic import Field
 from zarr_core.platform.assets.exports import ExportDeclaration
 from zarr_core.platform.assets.shootout import ShootoutDeclaration
+from zarr_core.platform.sensors.dagster_internals.conditions import is_cron
 from zarr_core.platform.sensors.failures import PUBLISHED_WITHIN_HOURS
 
 from zarr_core._util.redaction import refuse_credentials
@@ -19,7 +21,17 @@ from zarr_core.errors import ZarrCoreError
 from zarr_core.versioning.gc import DEFAULT_GRACE
 
 
-class Declaration(dg.Model, dg.Resolvable):
+class _WithoutBools(pydantic.BaseModel):
+    @pydantic.field_validator("*", mode="before")
+    @classmethod
+    def _check_not_bool(cls, value: object, info: pydantic.ValidationInfo) -> object:
+        annotation = cls.model_fields[info.field_name or ""].annotation
+        if isinstance(value, bool) and bool not in (annotation, *get_args(annotation)):  # pydantic takes true for 1
+            raise ValueError(f"must not be {str(value).lower()}")
+        return value
+
+
+class Declaration(dg.Model, dg.Resolvable, _WithoutBools):
     """Settings that each ``defs.yaml`` may give, and the names that follow from them."""
 
     name: str = Field(
@@ -74,13 +86,11 @@ class Declaration(dg.Model, dg.Resolvable):
         default=20.0, description="Pause before a run whose network or storage failed is tried again."
     )
 
-    @pydantic.field_validator("*", mode="before")
     @classmethod
-    def _check_not_bool(cls, value: object, info: pydantic.ValidationInfo) -> object:
-        wants_bool = cls.model_fields[info.field_name or ""].annotation is bool
-        if isinstance(value, bool) and not wants_bool:  # pydantic takes true for 1
-            raise ValueError(f"must not be {str(value).lower()}")
-        return value
+    @cache
+    def model(cls) -> type[pydantic.BaseModel]:
+        """The attributes of a ``defs.yaml`` with its templates. Dagster's own model takes true for 1."""
+        return pydantic.create_model(f"{cls.__name__}Model", __base__=(super().model(), _WithoutBools))
 
     @pydantic.model_validator(mode="after")
     def _check_common(self) -> "Declaration":
@@ -97,6 +107,13 @@ class Declaration(dg.Model, dg.Resolvable):
             parse_duration(self.gc_grace)
         except ZarrCoreError as error:
             raise ValueError(f"gc_grace: {error}") from error
+        for name in ("source", "store", "matrix", "report"):
+            if getattr(self, name, None) == "":  # the folder of the project otherwise
+                raise ValueError(f"{name} is empty; a template may name a variable of the environment that is empty")
+        for name in ("refresh_schedule", "retry_schedule", "gc_schedule"):
+            cron = getattr(self, name)
+            if cron is not None and not is_cron(cron):
+                raise ValueError(f"{name}: {cron!r} is not a cron schedule such as '0 3 * * *', at 03:00 every day")
         for name in ("verify_within_days", "fresh_within_days", "published_within_hours"):
             if getattr(self, name) is not None:
                 self._check_at_least(1, name)

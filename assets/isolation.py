@@ -13,6 +13,7 @@ from types import ModuleType
 
 import dagster as dg
 import pydantic
+import yaml
 from zarr_core.platform.assets.dataset import DatasetDeclaration
 from zarr_core.platform.assets.exports import ExportDeclaration
 from zarr_core.platform.assets.shootout import ShootoutDeclaration
@@ -20,6 +21,7 @@ from zarr_core.platform.assets.wide_matrix.declaration import MatrixDeclaration
 from zarr_core.platform.resources.pools import PoolDeclaration
 
 from zarr_core._util.arguments import did_you_mean
+from zarr_core._util.documents import StrictLoader
 from zarr_core._util.redaction import redact
 
 
@@ -43,6 +45,8 @@ def load_datasets(project: Path, declared: Path, shared: dg.Definitions) -> dg.D
     for file in sorted(glob.glob("**/defs.yaml", root_dir=declared, recursive=True)):
         folder = (declared / file).parent
         try:
+            with (declared / file).open("rb") as text:
+                list(yaml.load_all(text, StrictLoader))  # Dagster takes the last of two equal keys
             # A tree each: Dagster reads every file of a tree before it builds any.
             package = _package("".join(f".{part}" for part in folder.relative_to(declared).parts), folder)
             dataset = dg.ComponentTree.from_module(package, project).build_defs(folder)
@@ -90,8 +94,12 @@ def _hints(error: BaseException) -> list[str]:
     for each in error.errors() if isinstance(error, pydantic.ValidationError) else []:
         # "attributes.chunk_pionts at FILE:LINE"
         key = "".join(map(str, each["loc"][-1:])).partition(" at ")[0].rpartition(".")[2]
-        nearest = did_you_mean(key, known) if each["type"] == "extra_forbidden" else ""
-        if nearest:
+        if each["type"] != "extra_forbidden":
+            continue
+        nearest = did_you_mean(key, known)
+        if key in known:
+            hints.append(f"{key!r} is a setting of another place: look at its indentation, and at the type")
+        elif nearest:
             hints.append(f"{key!r} is not a setting{nearest}")
     return hints
 

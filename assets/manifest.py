@@ -79,11 +79,16 @@ def _publish(
 ) -> PublishReport:
     """Commit the finished groups of the listed samples; raises Failure if that is refused, or there is none."""
     versions = observed_versions(context.instance, dataset.observed)
+    share = context.run.tags.get(SHARE_TAG, dataset.max_retired_share)
+    try:
+        share = float(share)
+    except ValueError:
+        raise dg.Failure(f"the tag {SHARE_TAG} is {share!r}, not a number from 0 to 1", allow_retries=False) from None
     request = dataset.request(
         settings,
         # Two listings apart in time did not find these.
         retire_vanished=[sample_id for sample_id, version in versions.items() if version == ABSENT],
-        max_retired_share=float(context.run.tags.get(SHARE_TAG, dataset.max_retired_share)),
+        max_retired_share=share,
     )
     try:
         report = publish_finished(request, listed)

@@ -2,7 +2,7 @@
 
 import hashlib
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 
 import dagster as dg
 from zarr_core.platform.assets.dataset import DatasetDeclaration
@@ -42,17 +42,19 @@ def garbage_asset(declared: Declaration, store: str) -> dg.AssetsDefinition:
         description="Garbage collection: generations that were replaced more than `gc_grace` ago, and the objects that "
         f"only they name, are deleted from `{redact(store)}`. Its schedule runs if `gc_schedule` is declared."
         + if_red("where-is-the-reason", "read the last event of the run; the next run deletes what this one left"),
+        output_required=False,
         kinds={"zarr"},
     )
-    def garbage(context: dg.AssetExecutionContext) -> dg.MaterializeResult:
+    def garbage(context: dg.AssetExecutionContext) -> Iterator[dg.MaterializeResult]:
         storage = Storage(store)
         head = head_if_any(storage)
         if head is None:
-            return nothing_yet(context, redact(store))
+            context.log.info(_nothing_yet(store))
+            return
         report = collect_garbage(storage, head, parse_duration(declared.gc_grace))
         groups = sorted(report.prefixes.items(), key=lambda item: -item[1].bytes)
         context.log.info(f"freed {format_size(report.bytes)}; deleted generations {report.expired}")
-        return dg.MaterializeResult(
+        yield dg.MaterializeResult(
             metadata={
                 "freed": format_size(report.bytes),
                 "freed_bytes": report.bytes,
@@ -68,10 +70,9 @@ def garbage_asset(declared: Declaration, store: str) -> dg.AssetsDefinition:
     return garbage
 
 
-def nothing_yet(context: dg.AssetExecutionContext, store: str) -> dg.MaterializeResult:
-    """The result of a run for a dataset of which nothing was published so far. That is not a failure."""
-    context.log.info(f"{store} holds no store yet: there is nothing to do")
-    return dg.MaterializeResult(metadata={"status": "there is no store yet"})
+def _nothing_yet(store: str) -> str:
+    """What a run says of a dataset of which nothing was published so far. It succeeds, and materializes nothing."""
+    return f"{redact(store)} holds no store yet: there is nothing to do"
 
 
 def gc_schedules(declared: Declaration) -> list[dg.ScheduleDefinition]:
@@ -104,14 +105,16 @@ def verification_asset(dataset: DatasetDeclaration) -> dg.AssetsDefinition:
         "checksum. Its daily schedule runs if `verify_within_days` is declared: each sample is then read within this "
         "number of days. Without it, a run reads all samples."
         + if_red("a-damaged-chunk", "convert the named samples again by force"),
+        output_required=False,
         kinds={"zarr"},
     )
     def deep_verification(
         context: dg.AssetExecutionContext, stores: StoreAccess, conversion_pool: ConversionPool
-    ) -> dg.MaterializeResult:
+    ) -> Iterator[dg.MaterializeResult]:
         manifest = stores.manifest_if_any(dataset.store)
         if manifest is None:
-            return nothing_yet(context, dataset.shown_store)
+            context.log.info(_nothing_yet(dataset.store))
+            return
         held = kept_sample_ids(stores.store(dataset.store), manifest)
         within, today = dataset.verify_within_days or 1, int(time.time() // _DAY_SECONDS)
         chosen = due_samples(held, _last_day(context), today, within)
@@ -131,7 +134,7 @@ def verification_asset(dataset: DatasetDeclaration) -> dg.AssetsDefinition:
                     allow_retries=False,
                 )
         context.log.info(f"{len(chosen)} of {len(held)} samples verified")
-        return dg.MaterializeResult(
+        yield dg.MaterializeResult(
             metadata={
                 "samples": len(chosen),
                 "of": len(held),
@@ -157,11 +160,13 @@ def matrix_verification_asset(declared: Declaration, matrix: str) -> dg.AssetsDe
         description="Every chunk of the matrix, in all kept generations, compared with its checksum, and the two "
         "copies compared with each other. Its schedule runs at least every `verify_within_days`, if declared."
         + if_red("a-damaged-chunk", "copy the named objects back"),
+        output_required=False,
         kinds={"zarr"},
     )
-    def deep_verification(context: dg.AssetExecutionContext) -> dg.MaterializeResult:
+    def deep_verification(context: dg.AssetExecutionContext) -> Iterator[dg.MaterializeResult]:
         if head_if_any(Storage(matrix)) is None:
-            return nothing_yet(context, redact(matrix))
+            context.log.info(_nothing_yet(matrix))
+            return
         report = verify_matrix(matrix)
         if not report.ok:
             raise dg.Failure(
@@ -171,7 +176,7 @@ def matrix_verification_asset(declared: Declaration, matrix: str) -> dg.AssetsDe
             )
         numbers = ("samples", "generations", "shards", "chunks", "bytes")
         size = {"size": format_size(report.bytes)}
-        return dg.MaterializeResult(metadata=size | {name: getattr(report, name) for name in numbers})
+        yield dg.MaterializeResult(metadata=size | {name: getattr(report, name) for name in numbers})
 
     return deep_verification
 
@@ -193,5 +198,5 @@ def due_samples(sample_ids: Collection[str], last_day: int, today: int, within: 
 def _last_day(context: dg.AssetExecutionContext) -> int:
     event = context.instance.get_latest_materialization_event(context.asset_key)
     found = event.asset_materialization if event else None
-    day = found.metadata["day"].value if found else 0
+    day = found.metadata["day"].value if found and "day" in found.metadata else 0
     return day if isinstance(day, int) else 0

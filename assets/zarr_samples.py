@@ -19,6 +19,7 @@ from zarr_core.platform.sensors.dagster_internals.runs import has_tag
 from zarr_core.platform.sensors.dagster_internals.tags import version_tags
 from zarr_core.platform.sensors.migration import CHECK, data_version_of, samples_to_migrate
 from zarr_core.platform.sensors.operating import if_red
+from zarr_core.platform.sensors.pending import natural_order
 from zarr_core.platform.sensors.refusals import refusal_tags, refused_samples
 
 from zarr_core._util.documents import parse_json
@@ -100,7 +101,9 @@ def _convert(
     with MaterializationBatch(context) as recorded, conversion_pool.executor(dataset.workers, dataset.pool) as executor:
         request = dataset.request(settings, sample_ids=sample_ids, force=force)
         found = stores.source(dataset.kind, dataset.source).find(sample_ids)
-        for result in convert_each(request, found=found, executor=executor):
+        # Of none of them, it would say that the source has no samples.
+        results = convert_each(request, found=found, executor=executor) if found.samples else ()
+        for result in results:
             sample_id = result.sample_id
             source = sources.get(sample_id)
             remaining.remove(sample_id)
@@ -116,7 +119,8 @@ def _convert(
                 failed.append(result)
                 context.log.error(f"{sample_id} {result.status}: {result.reason}")
                 metadata = {"status": result.status, "reason": result.reason}
-                tags = refusal_tags(settings.digest, source) if result.status == "quarantined" else {}
+                seen = found.samples[sample_id].fingerprint
+                tags = refusal_tags(settings.digest, source, seen) if result.status == "quarantined" else {}
                 yield dg.AssetObservation(context.asset_key, partition=sample_id, metadata=metadata, tags=tags)
                 continue
             if len(remaining) % progress_every == 0:
@@ -124,7 +128,10 @@ def _convert(
             tags = version_tags(code_version, data_version_of(entry), dataset.observed, source)
             recorded.add(dg.AssetMaterialization(context.asset_key, partition=sample_id, metadata=metadata, tags=tags))
     # Requested, but no longer at the source: the sensor will remove the partition as well.
-    failed += [ConversionResult(i, "failed", reason="no longer at the source") for i in sorted(remaining)]
+    for sample_id in sorted(remaining, key=natural_order):
+        failed.append(ConversionResult(sample_id, "failed", reason="no longer at the source"))
+        metadata = {"status": "failed", "reason": failed[-1].reason}
+        yield dg.AssetObservation(context.asset_key, partition=sample_id, metadata=metadata)
     if failed:
         raise failure(failed, len(sample_ids))
 

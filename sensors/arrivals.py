@@ -247,4 +247,5 @@ def _state_events(
     if had_store and is_at_rest and not has_open_work(instance, dataset.converted, dataset.conversion_job):
         checks.append(check_converted(dataset, found))
     checks = changed_checks(instance, checks)
-    return [*checks, *overview_events(context, dataset, found, len(listing.incomplete), checks)]
+    committed = (manifest.generation, len(manifest.samples)) if manifest is not None else None
+    return [*checks, *overview_events(context, dataset, found, listing.incomplete, checks, committed=committed)]

@@ -52,9 +52,10 @@ def overview_events(
     context: dg.SensorEvaluationContext,
     source: WatchedSource,
     conversions: Conversions,
-    incomplete: int,
+    incomplete: Collection[str],
     checked: Collection[dg.AssetCheckEvaluation],
     more: Sequence[Row] = (),
+    committed: tuple[int, int] | None = None,
 ) -> list[dg.AssetMaterialization]:
     """A materialization of the overview, if it differs from the latest one.
 
@@ -62,9 +63,10 @@ def overview_events(
         context: of the tick.
         source: the dataset.
         conversions: of its samples or batches.
-        incomplete: number of samples that still lack files at the source.
+        incomplete: samples that still lack files at the source.
         checked: evaluations of this tick, which Dagster does not have yet.
         more: rows that only this kind of source has.
+        committed: generation of the store and its number of samples, if the tick has read them.
     """
     instance, key = context.instance, dg.AssetKey([source.name, NAME])
     published = _recorded(instance, source.published)
@@ -80,7 +82,7 @@ def overview_events(
         *_conversion_rows(conversions, noun, source.converted.to_user_string(), incomplete, stopped),
         *_reason_rows(instance, source.converted, conversions.failed_at),
         *more,
-        _published_row(published, verified, f"{source.name}_refresh" if conversions.total else "", mend),
+        _published_row(published, verified, committed, f"{source.name}_refresh" if conversions.total else "", mend),
         _verified_row(verified, f"{source.name}_verify"),
         *_check_rows(failing),
     ]
@@ -91,7 +93,7 @@ def overview_events(
         return []
     numbers = {
         "arrived": conversions.total,
-        "incomplete": incomplete,
+        "incomplete": len(incomplete),
         "converted": conversions.converted,
         "refused": len(conversions.refused),
         "stale": len(conversions.stale | conversions.cancelled),
@@ -112,12 +114,13 @@ def _is_current(latest: dg.EventLogEntry, texts: Mapping[str, str], *, convertin
     return converting and was_converting and time.time() - latest.timestamp < _SECONDS_WHILE_CONVERTING
 
 
-def _conversion_rows(found: Conversions, noun: str, asset: str, incomplete: int, stopped: str) -> list[Row]:
+def _conversion_rows(found: Conversions, noun: str, asset: str, incomplete: Collection[str], stopped: str) -> list[Row]:
     """What arrived, and how much of it is converted, refused, stale or cancelled.
 
     ``stopped`` is the sensor of the automation if a person has stopped it, else "".
     """
-    lacking = f", {incomplete:,} incomplete" if incomplete else ""
+    named = some(sorted(incomplete, key=natural_order))
+    lacking = f", {len(incomplete):,} incomplete: {named}" if incomplete else ""
     upload = "upload what is missing, or delete their folders" if incomplete else ""
     do = f"start the sensor {stopped}, which is stopped: it" if stopped else "nothing, the automation"
     wait = f"{do} converts {len(found.waiting):,} more" if found.waiting else ""
@@ -153,18 +156,24 @@ def _reason_rows(instance: dg.DagsterInstance, converted: dg.AssetKey, failed_at
     return rows
 
 
-def _published_row(published: Recorded, verified: Recorded, job: str, mend: str) -> Row:
+def _published_row(
+    published: Recorded, verified: Recorded, committed: tuple[int, int] | None, job: str, mend: str
+) -> Row:
     """What is published; the job publishes what was converted, "" if nothing has arrived.
 
     ``mend`` is what to do if the last run that was to publish has failed, else "".
     """
+    generation, samples = (int(published.numbers.get(name, 0)) for name in ("generation", "samples"))
+    if committed is not None and committed[0] > generation:
+        # By the command line, or by a run that then failed because too many samples have vanished.
+        text = f"generation {committed[0]}: {format_count(committed[1], 'samples')}, which no refresh has checked yet"
+        return "published", text, mend
     if published.at is None:
         refresh = f"nothing, if something is being converted; otherwise run {job}"
         wait = refresh if job else "nothing, until something arrives at the source"
         return "published", "nothing yet", mend or wait
     size = _stored_bytes(published, verified)
     shown = f", {format_size(size)}" if size else ""
-    generation, samples = (int(published.numbers.get(name, 0)) for name in ("generation", "samples"))
     text = f"generation {generation}: {format_count(samples, 'samples')}{shown}; {when(published.at)}"
     return "published", text, mend
 

@@ -19,15 +19,20 @@ from zarr_core._util.digests import short_digest
 from zarr_core.matrix import WideMatrix
 
 
-def refusal_tags(state: str, observation: tuple[Mapping[str, str], int | None] | None) -> dict[str, str]:
-    """Tags of the observation that reports a refusal.
+def refusal_tags(
+    state: str, observation: tuple[Mapping[str, str], int | None] | None, seen: str | None = None
+) -> dict[str, str]:
+    """Tags of the observation that reports a refusal; none if what was refused is not what was observed.
+
+    A sample that lacked a file when it was read may have all of them again, with the version that was observed before.
 
     Args:
         state: what decides besides the source: digest of the settings, or :func:`state_of` a matrix.
         observation: of the source, as :func:`sensors.dagster_internals.queries.latest_observations` returns it.
+        seen: version of the source that was refused, if it is known.
     """
     version = observation[0].get(DATA_VERSION) if observation else None
-    return {} if version is None else {DATA_VERSION: _version(state, version)}
+    return {} if version is None or seen not in (None, version) else {DATA_VERSION: _version(state, version)}
 
 
 def refused_samples(instance: dg.DagsterInstance, dataset: MigratingDataset) -> set[str]:

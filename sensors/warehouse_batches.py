@@ -84,7 +84,7 @@ def warehouse_batches_sensor(declared: WatchedWarehouse) -> dg.SensorDefinition:
                 )
         checks = changed_checks(instance, checks)
         rows = [retired_row(declared.matrix, declared.shown_matrix, matrix)] if matrix is not None else []
-        events = [*checks, *overview_events(context, declared, found, 0, checks, rows)]
+        events = [*checks, *overview_events(context, declared, found, (), checks, rows)]
         return sensor_result(context, declared, listing, changes, "batches", events)
 
     return warehouse_batches

@@ -9,6 +9,7 @@ import dagster as dg
 from dagster._core.asset_graph_view.asset_graph_view import AssetGraphView
 from dagster._core.storage.dagster_run import RunRecord
 from dagster._core.storage.event_log import AssetRecord
+from dagster._utils.schedules import is_valid_cron_schedule as is_cron
 from zarr_core.platform.sensors.dagster_internals.partitions import cancelled_partitions
 from zarr_core.platform.sensors.dagster_internals.queries import latest_materializations, latest_observations
 from zarr_core.platform.sensors.dagster_internals.tags import (
@@ -17,6 +18,8 @@ from zarr_core.platform.sensors.dagster_internals.tags import (
     INPUT_EVENT_POINTER,
     NO_EVENT,
 )
+
+__all__ = ["Cancelled", "MadeInOpenRun", "NextBatch", "Overtaken", "Refused", "is_cron"]
 
 
 class _Condition(dg.AutomationCondition[dg.AssetKey]):

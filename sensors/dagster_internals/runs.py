@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import dagster as dg
+from dagster._core import errors
 from dagster._core.events import EngineEventData, JobFailureData
 from dagster._core.scheduler.instigation import TickStatus
 from dagster._core.storage.event_log import SqliteEventLogStorage
@@ -96,7 +97,17 @@ def reason_of_failure(instance: dg.DagsterInstance, run: dg.DagsterRun) -> str:
 
 
 def innermost(error: SerializableErrorInfo) -> SerializableErrorInfo:
-    """The cause of an error; the outer ones only report that a step or a tick failed."""
-    while error.cause:
+    """The error within those of Dagster, which only report that a step or a tick failed.
+
+    Its own cause lacks what it says: the sample, the field, the way out. Of an unreachable server, it is gRPC's text.
+    """
+    while error.cause and _is_a_report(error):
         error = error.cause
     return error
+
+
+def _is_a_report(error: SerializableErrorInfo) -> bool:
+    """Whether an error is Dagster's and says less than its cause."""
+    of_dagster = getattr(errors, error.cls_name or "", None)
+    reports = isinstance(of_dagster, type) and issubclass(of_dagster, dg.DagsterError)
+    return reports and of_dagster is not errors.DagsterUserCodeUnreachableError

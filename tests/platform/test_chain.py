@@ -410,5 +410,8 @@ def test_the_refresh_retires_only_what_the_sensor_confirmed_and_only_a_few(fille
     assert "2 of 3 samples" in reason
     assert "run trial_refresh with the tag zarr_core/max_retired_share = 1" in reason
     assert len(load_manifest(filled.dataset.store).samples) == 3
+    (failed,) = filled.run("refresh", tags={"zarr_core/max_retired_share": "100%"}).get_step_failure_events()
+    reason = failed.step_failure_data.user_failure_data.description or ""
+    assert reason == "the tag zarr_core/max_retired_share is '100%', not a number from 0 to 1"
     filled.run("refresh", tags={"zarr_core/max_retired_share": "1"})
     assert list(load_manifest(filled.dataset.store).samples) == ["run_4"]

@@ -138,7 +138,8 @@ def test_no_password_is_shown(dataset: DatasetDeclaration) -> None:
 def declaration(name: str, **settings: str) -> list[str]:
     """Lines of a declaration of a dataset in a bucket."""
     settings = {"kind": "emmi_wing", "report": f"reports/{name}"} | settings
-    settings |= {"source": f"s3://bucket/{name}", "store": "s3://bucket/store"}
+    store = settings.pop("store", "s3://bucket/store")
+    settings |= {"source": f"s3://bucket/{name}", "store": store}
     return [f"  {key}: {value}" for key, value in {"name": name, **settings}.items()]
 
 
@@ -149,7 +150,16 @@ WITHOUT_SENSE = {
     "no_workers": ("workers", "0", "workers must be at least 1"),
     "no_field": ("max_errors", "{wing_pressure: 1e-3}", "max_errors: no field 'wing_pressure'; fields are "),
     "no_share": ("max_retired_share", "10", "max_retired_share must be from 0 to 1, not 10"),
-    "no_schedule": ("refresh_schedule", "now and then", "now and then"),
+    "no_store": ("store", "''", "store is empty"),
+    "outdented": (
+        "store",
+        "s3://bucket/store\nworkers: 9",
+        "'workers' is a setting of another place: look at its indentation",
+    ),
+    "twice": ("workers", "2\n  workers: 8", "'workers' is given twice"),
+    "no_number": ("max_retired_share", "true", "must not be true"),
+    "no_schedule": ("refresh_schedule", "now and then", "refresh_schedule: 'now and then' is not a cron schedule"),
+    "no_retries": ("retry_schedule", "hourly", "retry_schedule: 'hourly' is not a cron schedule such as '0 3 * * *'"),
 }
 
 SHOW_WHAT_LOADED = """

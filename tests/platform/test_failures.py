@@ -37,6 +37,7 @@ from dagster._daemon.freshness import FreshnessDaemon
 from dagster._utils.error import SerializableErrorInfo
 from zarr_core.platform.assets.dataset import DatasetDeclaration
 from zarr_core.platform.resources.alerts import Alerts
+from zarr_core.platform.sensors.dagster_internals.runs import innermost
 from zarr_core.platform.sensors.failures import (
     PUBLISHED_WITHIN_HOURS,
     failed_checks,
@@ -90,7 +91,7 @@ def tick(
         instance.add_instigator_state(state)
     ticks = instance.get_ticks(state.instigator_origin_id, state.selector_id)
     cause = SerializableErrorInfo(message, [], "Failure") if message else None
-    error = SerializableErrorInfo("Error occurred during the evaluation", [], "Error", cause) if cause else None
+    error = SerializableErrorInfo("Error occurred", [], "SensorExecutionError", cause) if cause else None
     instance.create_tick(
         TickData(
             state.instigator_origin_id,
@@ -455,6 +456,20 @@ def test_a_run_that_no_step_of_failed_says_why(instance: dg.DagsterInstance) -> 
     assert failed(error="Could not find job 'gone'") == "Could not find job 'gone'"
     assert failed("Exceeded maximum runtime of 5 seconds") == "Exceeded maximum runtime of 5 seconds"
     assert failed() == "its process died"
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("StoreError", "StoreError: s3://bucket/store holds no manifest.json"),
+        ("DagsterUserCodeUnreachableError", "Could not reach user code server"),
+        ("SensorExecutionError", "cause"),
+    ],
+)
+def test_the_reason_is_that_of_the_code_not_what_led_to_it(name: str, message: str) -> None:
+    raised = SerializableErrorInfo(message, [], name, cause=SerializableErrorInfo("cause", [], "FileNotFoundError"))
+    tick = SerializableErrorInfo("Error occurred", [], "DagsterExecutionStepExecutionError", cause=raised)
+    assert innermost(tick).message == message
 
 
 def test_an_alert_says_what_happens_next_and_links_the_run(

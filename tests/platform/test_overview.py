@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import shutil
 import time
 from pathlib import Path
 
@@ -85,7 +86,7 @@ def test_it_says_what_became_of_the_samples_and_what_to_do(trial: Trial) -> None
     sensor.tick()
     assert sensor.tick(), "samples were registered"
     rows = shown(trial)
-    assert rows["arrived"] == "4 samples, 1 incomplete. To do: upload what is missing, or delete their folders"
+    assert rows["arrived"] == "4 samples, 1 incomplete: run_5. To do: upload what is missing, or delete their folders"
     assert rows["converted"] == "0 samples. To do: nothing, the automation converts 4 more"
     assert rows["published"].endswith(" being converted; otherwise run trial_refresh")
     assert rows["verified"] == "never. To do: declare verify_within_days, or run trial_verify"
@@ -213,6 +214,24 @@ def test_a_run_that_failed_to_publish_is_named_until_one_has_published(
     assert shown(trial)["published"].startswith("generation 1: 1 sample, ")
     assert shown(trial)["published"].endswith(
         f"see why run {failed.run_id[:8]} failed to publish, and run trial_refresh"
+    )
+
+
+def test_a_generation_that_a_failed_refresh_has_committed_is_shown(trial: Trial) -> None:
+    sensor = Sensor(trial)
+    for number in (1, 2, 3):
+        write_run(trial.source, number)
+    assert trial.convert_all().success
+    assert trial.publish().success
+    for number in (1, 2):
+        shutil.rmtree(trial.source / f"run_{number}")
+    write_run(trial.source, 4)
+    assert trial.run("look").success
+    assert trial.run("convert", "run_4", "run_4").success
+    assert not trial.publish().success, "more vanished than max_retired_share allows"
+    sensor.tick()
+    assert shown(trial)["published"].startswith(
+        "generation 2: 4 samples, which no refresh has checked yet. To do: see why run "
     )
 
 

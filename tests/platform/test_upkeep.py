@@ -126,4 +126,9 @@ def test_a_store_that_is_not_there_yet_is_no_failure(trial: Trial) -> None:
     for job in ("refresh", "gc", "verify"):
         assert trial.run(job).success, job
     assert not trial.instance.get_latest_materialization_event(trial.dataset.published)
-    assert trial.materialization("garbage").metadata["status"].value == "there is no store yet"
+    assert not trial.instance.get_latest_materialization_event(trial.dataset.key("deep_verification"))
+    write_run(trial.source, 1)
+    assert trial.convert_all().success
+    assert trial.publish().success
+    assert trial.run("verify").success
+    assert trial.materialization("deep_verification").metadata["samples"].value == 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import reprlib
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any, TypeVar
 
 import pydantic
@@ -149,6 +149,24 @@ class PlainLoader(yaml.SafeLoader):
         if node is not None and node.tag not in allowed:
             raise yaml.composer.ComposerError(None, None, f"the value is not a {node.tag}", node.start_mark)
         return node
+
+
+class StrictLoader(PlainLoader):
+    """A YAML loader that rejects duplicate keys; PyYAML keeps the last one without a warning."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        """Make a dictionary; raises yaml.YAMLError."""
+        seen = set()
+        for key_node, _ in node.value:
+            if key_node.tag == _TAG + "merge":  # of an anchor, whose keys a mapping may replace
+                continue
+            key = self.construct_object(key_node, deep=True)
+            if not isinstance(key, Hashable):  # refused below
+                continue
+            if key in seen:
+                raise yaml.constructor.ConstructorError(None, None, f"{key!r} is given twice", key_node.start_mark)
+            seen.add(key)
+        return super().construct_mapping(node, deep)
 
 
 def parse_yaml(text: bytes | str, loader: type[PlainLoader] = PlainLoader) -> Any:

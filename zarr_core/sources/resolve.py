@@ -5,17 +5,16 @@ from __future__ import annotations
 import importlib
 import inspect
 import sys
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import pydantic
-import yaml
 
 from zarr_core._util.commands import shell
-from zarr_core._util.documents import PlainLoader, describe_problems, parse_yaml
+from zarr_core._util.documents import StrictLoader, describe_problems, parse_yaml
 from zarr_core.errors import SourceError
 from zarr_core.sources.description import ANY_DEPTH, SourceDescription
 
@@ -166,24 +165,9 @@ def describe_filemap(name: str, filemap: object) -> SourceDescription:
     return _validated({"name": name, "samples": ANY_DEPTH, "files": files, "optional": optional}, f"file map of {name}")
 
 
-class _StrictLoader(PlainLoader):
-    """A YAML loader that rejects duplicate keys; PyYAML keeps the last one without a warning."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        seen = set()
-        for key_node, _ in node.value:
-            key = self.construct_object(key_node, deep=True)
-            if not isinstance(key, Hashable):  # refused below
-                continue
-            if key in seen:
-                raise yaml.constructor.ConstructorError(None, None, f"{key!r} is given twice", key_node.start_mark)
-            seen.add(key)
-        return super().construct_mapping(node, deep)
-
-
 def _from_yaml(text: str, where: str) -> SourceDescription:
     try:
-        data = parse_yaml(text, _StrictLoader)
+        data = parse_yaml(text, StrictLoader)
     except ValueError as error:
         raise SourceError(f"{where}: {error}") from error
     if not isinstance(data, dict):
