@@ -22,6 +22,18 @@ def test_a_path_is_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert local_path(Path("~/report")) == Path.home() / "report"
 
 
+@pytest.mark.parametrize("command", [["convert", "", "--source", "source"], ["info", ""], ["matrix", ""]])
+def test_an_empty_place_is_not_the_working_directory(
+    command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_source(tmp_path / "source", ("run_1",), surface=20, volume=30)
+    kind = ["--dataset-kind", KIND] if command[0] == "convert" else []
+    assert main([*command, *kind]) == 1
+    assert "a path or URL is empty; a variable of the environment" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["source"]
+
+
 @pytest.mark.parametrize(
     "line",
     [
