@@ -128,7 +128,7 @@ def write_croissant(document: dict[str, Any], out: str | os.PathLike[str]) -> st
     folder, name = os.path.split(os.fspath(out))
     if not name or ("://" in os.fspath(out) and "://" not in folder):
         raise ZarrCoreError(f"{redact(os.fspath(out))} names no file; expected one such as s3://bucket/croissant.json")
-    target = Storage(folder)
+    target = Storage(folder or ".")
     target.write(name, [(json.dumps(document, indent=1, ensure_ascii=False) + "\n").encode()])
     return f"{target.url.rstrip('/')}/{name}"
 

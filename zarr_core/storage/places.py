@@ -8,7 +8,7 @@ from pathlib import Path
 from fsspec.implementations.local import LocalFileSystem
 
 from zarr_core._util.redaction import redact, refuse_credentials
-from zarr_core.errors import StoreError, ZarrCoreError
+from zarr_core.errors import ZarrCoreError
 
 
 def is_local(url: str) -> bool:
@@ -22,12 +22,10 @@ def absolute(place: str | os.PathLike[str]) -> str:
     Whatever keeps a place, passes it to another process or records it calls this first, or ``Storage`` does.
 
     Raises:
-        StoreError: it is empty, or a URL with credentials, which would be kept and recorded as well.
+        StoreError: it is a URL with credentials, which would be kept and recorded as well.
     """
     refuse_credentials(place)
     url = os.fspath(place)
-    if not url:  # the working directory otherwise
-        raise StoreError("a path or URL is empty; a variable of the environment that it was made from may not be set")
     if not is_local(url):
         return url
     path = str(LocalFileSystem._strip_protocol(url))
