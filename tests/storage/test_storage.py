@@ -144,6 +144,16 @@ def test_a_cloud_without_its_client_is_a_clear_error(monkeypatch: pytest.MonkeyP
             Storage(url)
 
 
+@pytest.mark.parametrize(
+    ("url", "reason"), [("az://container/x", "Account must be specified"), ("abfs://c@one/x", "did not match any known")]
+)
+def test_an_account_that_is_not_named_is_a_clear_error(url: str, reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("obstore", reason="needs the obstore extra")
+    monkeypatch.delenv("AZURE_STORAGE_ACCOUNT_NAME", raising=False)
+    with pytest.raises(StoreError, match=f"^{url}: .*{reason}.*clouds.md"):
+        Storage(url)
+
+
 def test_equal_names_at_two_accounts_are_two_stores(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("obstore", reason="needs the obstore extra")
     monkeypatch.delenv("AZURE_STORAGE_ENDPOINT", raising=False)

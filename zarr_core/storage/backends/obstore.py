@@ -12,7 +12,7 @@ from mmap import mmap
 from pathlib import Path
 from typing import Any, ClassVar
 
-from zarr_core._util.redaction import redact
+from zarr_core._util.redaction import printable_cause, redact
 from zarr_core.errors import StoreError
 from zarr_core.storage import retries
 from zarr_core.storage.backends import ConditionFailed, ObjectInfo, Page
@@ -104,12 +104,15 @@ class ObstoreBackend(ConditionalPut):
         self._bucket = self.location.partition("/")[0]
         if given is not None and (given.prefix or self._bucket not in given.config.values()):
             raise StoreError(f"{redact(url)}: pass an obstore store of the bucket {self._bucket!r}, without a prefix")
-        import obstore
+        import obstore.exceptions
 
         _used_by = os.getpid()
         self._api: Any = obstore
         self._given = given
-        self._store = given if given is not None else self._open()
+        try:
+            self._store = given if given is not None else self._open()
+        except obstore.exceptions.BaseError as error:  # no account, or a form of URL that obstore does not know
+            raise StoreError(f"{redact(url)}: {retries.describe(error)} (docs/clouds.md)") from printable_cause(error)
         self._listings: dict[tuple[str, str | None], Any] = {}
 
     @property
