@@ -173,7 +173,20 @@ class ObstoreBackend(ConditionalPut):
                 raise FileNotFoundError(prefix) from error
             raise
         found = {f"{self._bucket}/{meta['path']}": _info(meta) for meta in page}
-        return found, max(found, default=None) if recursive else None
+        last = max(found, default=None)
+        # An object that stands for a folder is listed without the slash that its name ends with.
+        folders = {path.rpartition("/")[0] for path in found}
+        for path in [path for path, info in found.items() if not info.size]:
+            if path in folders or not await self._exists(path):
+                del found[path]
+        return found, last if recursive else None
+
+    async def _exists(self, path: str) -> bool:
+        try:
+            await self.head(path)
+        except FileNotFoundError:
+            return False
+        return True
 
     async def _next_page(self, prefix: str, token: str | None) -> Any:
         """A page of the objects that follow the one that a token names.
