@@ -8,11 +8,13 @@ import threading
 import time
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.helpers.servers.oci import Stored
 from zarr_core._util.redaction import redact
 from zarr_core.errors import CommitConflict, SourceError, StoreError, TransferError
 from zarr_core.storage import Storage
@@ -144,6 +146,16 @@ def test_a_cloud_without_its_client_is_a_clear_error(monkeypatch: pytest.MonkeyP
             Storage(url)
 
 
+@pytest.mark.parametrize(
+    ("url", "reason"), [("az://container/x", "Account must be specified"), ("abfs://c@one/x", "not match any known")]
+)
+def test_an_account_that_is_not_named_is_a_clear_error(url: str, reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("obstore", reason="needs the obstore extra")
+    monkeypatch.delenv("AZURE_STORAGE_ACCOUNT_NAME", raising=False)
+    with pytest.raises(StoreError, match=f"^{url}: .*{reason}.*clouds.md"):
+        Storage(url)
+
+
 def test_equal_names_at_two_accounts_are_two_stores(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("obstore", reason="needs the obstore extra")
     monkeypatch.delenv("AZURE_STORAGE_ENDPOINT", raising=False)
@@ -233,12 +245,17 @@ def test_a_folder_is_no_object(tmp_path: Path) -> None:
         Storage(tmp_path).read("folder")
 
 
-def test_objects_that_stand_for_folders_are_not_listed(s3_root: str) -> None:
-    """Web consoles make them, and so do programs that copy folders to a bucket, one for each."""
-    storage = Storage(s3_root)
+@pytest.mark.parametrize("cloud", ["s3", "gs", "az"])
+def test_objects_that_stand_for_folders_are_not_listed(cloud: str, request: pytest.FixtureRequest) -> None:
+    """Web consoles make them, and so do programs that copy folders to a bucket, or mount it, one for each."""
+    storage = Storage(request.getfixturevalue(f"{cloud}_root"))
     storage.write("a/b", [b"x"])
     for folder in ("", "a/", "c/"):
-        storage.request("", lambda backend, path=f"{storage.location}/{folder}": backend.put(path, b""))  # type: ignore[misc]
+        if cloud == "s3":
+            storage.request("", lambda backend, path=f"{storage.location}/{folder}": backend.put(path, b""))  # type: ignore[misc]
+        else:
+            bucket, _, key = f"{storage.location}/{folder}".partition("/")
+            request.getfixturevalue(f"{cloud}_server").buckets[bucket][key] = Stored(b"", "1", datetime.now(UTC))
     assert storage.list() == storage.list("a") == {"a/b": 1}
     assert [each.name for each in storage.objects("")] == ["a/b"]
     assert list(storage.objects("", recursive=False)) == []

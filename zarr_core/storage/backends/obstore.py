@@ -12,7 +12,7 @@ from mmap import mmap
 from pathlib import Path
 from typing import Any, ClassVar
 
-from zarr_core._util.redaction import redact
+from zarr_core._util.redaction import printable_cause, redact
 from zarr_core.errors import StoreError
 from zarr_core.storage import retries
 from zarr_core.storage.backends import ConditionFailed, ObjectInfo, Page
@@ -104,12 +104,15 @@ class ObstoreBackend(ConditionalPut):
         self._bucket = self.location.partition("/")[0]
         if given is not None and (given.prefix or self._bucket not in given.config.values()):
             raise StoreError(f"{redact(url)}: pass an obstore store of the bucket {self._bucket!r}, without a prefix")
-        import obstore
+        import obstore.exceptions
 
         _used_by = os.getpid()
         self._api: Any = obstore
         self._given = given
-        self._store = given if given is not None else self._open()
+        try:
+            self._store = given if given is not None else self._open()
+        except obstore.exceptions.BaseError as error:  # no account, or a form of URL that obstore does not know
+            raise StoreError(f"{redact(url)}: {retries.describe(error)} (docs/clouds.md)") from printable_cause(error)
         self._listings: dict[tuple[str, str | None], Any] = {}
 
     @property
@@ -170,7 +173,20 @@ class ObstoreBackend(ConditionalPut):
                 raise FileNotFoundError(prefix) from error
             raise
         found = {f"{self._bucket}/{meta['path']}": _info(meta) for meta in page}
-        return found, max(found, default=None) if recursive else None
+        last = max(found, default=None)
+        # An object that stands for a folder is listed without the slash that its name ends with.
+        folders = {path.rpartition("/")[0] for path in found}
+        for path in [path for path, info in found.items() if not info.size]:
+            if path in folders or not await self._exists(path):
+                del found[path]
+        return found, last if recursive else None
+
+    async def _exists(self, path: str) -> bool:
+        try:
+            await self.head(path)
+        except FileNotFoundError:
+            return False
+        return True
 
     async def _next_page(self, prefix: str, token: str | None) -> Any:
         """A page of the objects that follow the one that a token names.
