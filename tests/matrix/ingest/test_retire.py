@@ -324,11 +324,8 @@ def test_the_command(matrix: WideMatrix, capsys: pytest.CaptureFixture[str]) -> 
     assert main(["retire", matrix.url, "--batches", "b", "--undo"]) == 0
     assert "set the metadata" not in capsys.readouterr().out
     matrix.refresh().set_metadata(pa.table({"sample_id": ["a_s3"], "age": [40]}))
-    assert (
-        main(["retire", matrix.url, "--samples", "a_s3"])
-        == main(["retire", matrix.url, "--samples", "a_s3", "--undo"])
-        == 0
-    )
+    assert main(["retire", matrix.url, "--samples", "a_s3"]) == 0
+    assert main(["retire", matrix.url, "--samples", "a_s3", "--undo"]) == 0
     assert "set the metadata of its samples again, whose rows were removed" in capsys.readouterr().out
     assert WideMatrix.open(matrix.url).retired.sample_ids == {"a_s1", "a_s2"}
 

@@ -95,10 +95,8 @@ RENAMED = ("metadata_batch", "metadata_beta")
 
 def test_whole_numbers_with_nulls_are_not_rounded(matrix: WideMatrix) -> None:
     pytest.importorskip("xarray", reason="needs the extra views")
-    serial = pa.array([2**64 - 1, 3], pa.uint64())
-    matrix.set_metadata(
-        pa.table({"sample_id": ["a_s0", "a_s1"], "barcode": [2**53 + 1, 3], "serial": serial, "n": [1, 2]})
-    )
+    numbers = {"barcode": [2**53 + 1, 3], "serial": pa.array([2**64 - 1, 3], pa.uint64()), "n": [1, 2]}
+    matrix.set_metadata(pa.table({"sample_id": ["a_s0", "a_s1"], **numbers}))
     dataset = matrix.to_xarray()
     assert dataset["barcode"].values.tolist()[:3] == [2**53 + 1, 3, None]
     assert dataset["serial"].values.tolist()[:3] == [2**64 - 1, 3, None]
