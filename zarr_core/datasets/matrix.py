@@ -377,8 +377,8 @@ def label_tensor(name: str, column: Any, everything: Any) -> tuple[Tensor, list[
             raise ZarrCoreError(f"column {name!r}: int64 does not hold {max(values)}; store the column as text")
         return torch.tensor(values, dtype=torch.bool if pa.types.is_boolean(kind) else torch.int64), None
     numbers = _float32(np.array(values, dtype=np.float64), f"column {name!r}")  # None becomes NaN
-    for value, number in zip(values, numbers.tolist(), strict=True) if whole else ():
-        if value is not None and value != number:
+    for value, number in zip(values, numbers.tolist(), strict=True):
+        if whole and value is not None and value != number:
             reason = f"float32 rounds {value}, and it is float32 as some samples have no value"
             raise ZarrCoreError(f"column {name!r}: {reason}; complete the column, or store it as text")
     return numbers, None
@@ -388,9 +388,11 @@ def _float32(values: np.ndarray, name: str) -> Tensor:
     """Values as float32; raises ZarrCoreError for a number that would be infinite."""
     with np.errstate(over="ignore"):
         stored = values.astype(np.float32, copy=False)
-    if values.dtype == np.float64 and (beyond := np.isinf(stored) & np.isfinite(values)).any():
-        way_out = "tensors of a MatrixDataset are float32; matrix.read and matrix.samples give the number"
-        raise ZarrCoreError(f"{name}: float32 does not hold {values[beyond][0]:.6g}; {way_out}")
+    if values.dtype == np.float64:
+        beyond = np.isinf(stored) & np.isfinite(values)
+        if beyond.any():
+            way_out = "tensors of a MatrixDataset are float32; matrix.read and matrix.samples give the number"
+            raise ZarrCoreError(f"{name}: float32 does not hold {values[beyond][0]:.6g}; {way_out}")
     return torch.from_numpy(stored)
 
 

@@ -266,7 +266,8 @@ class Normalizers(Mapping[str, Normalizer]):
         """The same of a batch that may have none of the normalized fields. What was padded is zero again."""
         if isinstance(batch, NormalizedBatch):
             raise ZarrCoreError("this batch is normalized already: call normalize once per batch")
-        normalized, floating = NormalizedBatch(batch), floating_fields(batch)
+        normalized = NormalizedBatch(batch)
+        floating = floating_fields(batch)
         for field, values in batch.items():
             if field in self:
                 normalized[field] = clear_padding(field, self.normalized(field, values), batch)

@@ -88,12 +88,12 @@ class ArrayFile:
 
     def _shapes(self, opened: IO[bytes]) -> dict[str, tuple[tuple[int, ...], np.dtype]]:
         if self._file.suffix == ".npy":
-            return {"": _header(opened)[::2]}
+            return {"": _header(opened)[:2]}
         shapes = {}
         with _archive(opened) as archive:
             for member in archive.namelist():
                 with archive.open(member) as entry:
-                    shapes[member.removesuffix(".npy")] = _header(entry)[::2]
+                    shapes[member.removesuffix(".npy")] = _header(entry)[:2]
         return shapes
 
 
@@ -107,8 +107,8 @@ def _archive(opened: IO[bytes]) -> zipfile.ZipFile:
         return zipfile.ZipFile(opened)
 
 
-def _header(opened: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype]:
-    """Shape, Fortran order and dtype; raises ValueError."""
+def _header(opened: IO[bytes]) -> tuple[tuple[int, ...], np.dtype, bool]:
+    """Shape, dtype, and whether in Fortran order; raises ValueError."""
     with damaged("truncated or not an array file", ValueError):
         version = np.lib.format.read_magic(opened)
         if version not in ((1, 0), (2, 0)):
@@ -119,12 +119,12 @@ def _header(opened: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype]:
             raise ValueError(f"shape {shape}")
     if dtype.hasobject:
         raise ValueError("rejected: contains pickled objects, and loading them could run code; save plain arrays")
-    return shape, fortran_order, dtype
+    return shape, dtype, fortran_order
 
 
 def _read_npy(opened: IO[bytes], n_bytes: int, size: int) -> np.ndarray:
     """The array of a file, or of a record of an archive, of ``n_bytes`` in a file of ``size``; raises ValueError."""
-    shape, fortran_order, dtype = _header(opened)
+    shape, dtype, fortran_order = _header(opened)
     claimed = math.prod(shape) * dtype.itemsize
     if claimed > n_bytes:
         raise ValueError(f"truncated: claims an array of {claimed:,} bytes, and has {n_bytes:,}")
