@@ -49,7 +49,9 @@ class Project:
 
     def run(self, *command: str) -> subprocess.CompletedProcess[str]:
         """A Python process in the folder."""
-        environment = {**os.environ, "PYTHONPATH": str(self.folder), "NO_COLOR": "1", "COLUMNS": "200"}
+        # An installed zarr_core may be another checkout than the one under test.
+        modules = os.pathsep.join([str(self.folder), str(PROJECT)])
+        environment = {**os.environ, "PYTHONPATH": modules, "NO_COLOR": "1", "COLUMNS": "200"}
         environment |= {"DAGSTER_DISABLE_TELEMETRY": "1", "DAGSTER_HOME": ""}
         return subprocess.run(
             [sys.executable, *command], cwd=self.folder, env=environment, capture_output=True, text=True
