@@ -21,7 +21,6 @@ from zarr_core.sources.description import ReadText, SourceDescription, TableFile
 from zarr_core.sources.left_out import counted, some
 from zarr_core.sources.limits import MAX_PARAMETER_NUMBERS
 
-_NOT_OBJECTS = "expected objects in a list, or objects by key"
 _Rows = dict[str, list[dict[str, Any]]]
 
 
@@ -167,13 +166,11 @@ def rows_of(name: str, text: str) -> list[dict[str, Any]]:
 
 def _json_rows(text: str) -> list[dict[str, Any]]:
     content = _parse(text)
-    rows: list[dict[str, Any]] = []
-    if not isinstance(content, dict | list):
-        raise ValueError(_NOT_OBJECTS)
-    for key, row in content.items() if isinstance(content, dict) else enumerate(content):
-        if not isinstance(row, dict):
-            raise ValueError(_NOT_OBJECTS)
-        rows.append({"": key, **row} if isinstance(content, dict) else row)
+    rows = list(content.values()) if isinstance(content, dict) else content
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise ValueError("expected objects in a list, or objects by key")
+    if isinstance(content, dict):
+        return [{"": key, **row} for key, row in content.items()]
     return rows
 
 

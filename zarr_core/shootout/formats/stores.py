@@ -79,9 +79,7 @@ class _OpenArrays(Reader):
         self._draws = draws
         self._arrays: dict[str, dict[str, Any]] = {}
 
-    def read_batch(self, items: Sequence[tuple[str, int]]) -> Arrays:
-        """All fields of all items together."""
-        return stacked(self.read_items(items))
+    read_batch = Format.read_batch
 
     def read_items(self, items: Sequence[tuple[str, int]]) -> list[dict[str, np.ndarray]]:
         """The window of a draw lies in a block of chunks, which is read once."""

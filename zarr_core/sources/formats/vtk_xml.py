@@ -161,14 +161,9 @@ def check_pieces(path: Path, choices: Iterable[ArrayChoice]) -> None:
                 raise ValueError(f"has no array {name!r} at the {choice.at} of {pieces}")
 
 
-def _lz4(data: bytes) -> bytes:
-    # numcodecs puts the size before the compressed bytes.
-    return bytes(lz4.compress(data))[4:]
-
-
 _COMPRESSORS: dict[str, Callable[[bytes], bytes]] = {
     "vtkZLibDataCompressor": lambda data: zlib.compress(data, 1),
-    "vtkLZ4DataCompressor": _lz4,
+    "vtkLZ4DataCompressor": lambda data: bytes(lz4.compress(data))[4:],  # without the size that numcodecs adds
     "vtkLZMADataCompressor": lambda data: lzma.compress(data, preset=0),
 }
 
