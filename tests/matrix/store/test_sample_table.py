@@ -180,13 +180,14 @@ def test_digits_that_a_number_would_lose_are_text(
     matrix: WideMatrix, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     file = tmp_path / "samples.csv"
-    rows = ["sample_id,donor,barcode,dose,count", "a_s0,007,9007199254740993,0.5,9007199254740993", "a_s1,NA,1.5,,10"]
-    file.write_text("\n".join(rows))
+    header = "sample_id,donor,barcode,dose,count"
+    rows = ["a_s0,007,9007199254740993,0.5,9007199254740993", "a_s1,NA,1.5,9007199254740992,10"]
+    file.write_text("\n".join([header, *rows]))
     matrix.set_metadata(file)
     assert types(matrix) == {"donor": "string", "barcode": "string", "dose": "double", "count": "int64"}
     assert matrix.samples(None, ["a_s0", "a_s1"]).drop_columns("batch_id").to_pylist() == [
         {"sample_id": "a_s0", "donor": "007", "barcode": "9007199254740993", "dose": 0.5, "count": 2**53 + 1},
-        {"sample_id": "a_s1", "donor": None, "barcode": "1.5", "dose": None, "count": 10},
+        {"sample_id": "a_s1", "donor": None, "barcode": "1.5", "dose": 2.0**53, "count": 10},
     ]
     assert "column donor is text, as a number would not keep all digits of 007" in caplog.text
 

@@ -313,9 +313,12 @@ def _digits_to_keep(written: pa.ChunkedArray, kind: pa.DataType) -> str | None:
     pa = _pyarrow()
     if not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
         return None
-    digits = r"^\s*[-+]?(0[0-9]|[0-9]{16,}\s*$)" if pa.types.is_floating(kind) else r"^\s*[-+]?0[0-9]"
-    found: list[str] = written.filter(pa.compute.match_substring_regex(written, digits)).slice(0, 1).to_pylist()
-    return found[0] if found else None
+    doubtful = written.filter(pa.compute.match_substring_regex(written, r"^\s*[-+]?(0[0-9]|[0-9]{16,}\s*$)"))
+    for cell in doubtful.to_pylist():
+        has_zeros = cell.strip().lstrip("+-")[0] == "0"
+        if has_zeros or (pa.types.is_floating(kind) and int(cell) != float(cell)):
+            return str(cell)
+    return None
 
 
 def _check_quotes(text: str, delimiter: str, where: str) -> None:
