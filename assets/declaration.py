@@ -15,6 +15,7 @@ from zarr_core.platform.assets.shootout import ShootoutDeclaration
 from zarr_core.platform.sensors.dagster_internals.conditions import is_cron
 from zarr_core.platform.sensors.failures import PUBLISHED_WITHIN_HOURS
 
+from zarr_core import storage
 from zarr_core._util.redaction import refuse_credentials
 from zarr_core._util.units import parse_duration
 from zarr_core.errors import ZarrCoreError
@@ -160,7 +161,7 @@ class Declaration(dg.Model, dg.Resolvable, _WithoutBools):
 
 def absolute(folder: Path, location: str) -> str:
     """Resolve a path against a folder, so that it does not depend on the working directory. URLs stay unchanged."""
-    return location if "://" in location else str(folder / Path(location).expanduser())
+    return storage.absolute(location if "://" in location else folder / Path(location).expanduser())
 
 
 def _texts_of(value: Any) -> Iterator[str]:

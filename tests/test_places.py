@@ -207,3 +207,11 @@ def test_warehouses_stay_in_their_folder(here: Path, monkeypatch: pytest.MonkeyP
 )
 def test_absolute(here: Path, place: str | Path, expected: str) -> None:
     assert absolute(place) == expected.format(here=here, home=Path.home())
+
+
+@pytest.mark.parametrize("place", ["$SCRATCH/store", "${SCRATCH}/store", "/scratch/$USER/store", "file://$SCRATCH"])
+def test_a_variable_of_the_environment_is_no_folder(here: Path, place: str) -> None:
+    with pytest.raises(StoreError, match="environment variables are not replaced in paths"):
+        absolute(place)
+    (here / "c$" / "$RECYCLE.BIN").mkdir(parents=True, exist_ok=True)
+    assert absolute("c$/$RECYCLE.BIN") == f"{here}/c$/$RECYCLE.BIN"  # what is there is meant

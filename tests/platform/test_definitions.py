@@ -151,6 +151,7 @@ WITHOUT_SENSE = {
     "no_field": ("max_errors", "{wing_pressure: 1e-3}", "max_errors: no field 'wing_pressure'; fields are "),
     "no_share": ("max_retired_share", "10", "max_retired_share must be from 0 to 1, not 10"),
     "no_store": ("store", "''", "store is empty"),
+    "variable": ("store", "$SCRATCH/store", "environment variables are not replaced in paths"),
     "outdented": (
         "store",
         "s3://bucket/store\nworkers: 9",

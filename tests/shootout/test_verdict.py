@@ -68,6 +68,13 @@ def test_the_bucket_is_named_as_bottleneck_with_the_way_out() -> None:
     ]
 
 
+def test_a_tier_and_formats_that_the_budget_left_out_are_named() -> None:
+    reasons = verdict(ours("scratch", 2000, 2100, 2165))["reasons"]
+    assert "bucket was not compared: see what was not measured, and why." in reasons
+    assert "No other format than zarr_core was compared: see what was not measured, and why." in reasons
+    assert not [text for text in verdict(ours("bucket", 90, 95), mapped(900, 950))["reasons"] if "compared" in text]
+
+
 def test_another_format_wins_where_it_is_faster_and_the_best_store_is_named_too() -> None:
     found = verdict(
         ours("scratch", 1000, 1001, memory=1000.0),

@@ -212,6 +212,7 @@ def test_another_value_in_a_file_of_the_sample_is_refused(root: Path) -> None:
     ("name", "text", "reason"),
     [
         ("forces.csv", "design,cd\n1,0.3\n", "has no column 'run'; it has 'design', 'cd'"),
+        ("forces.csv", "run;cd\n1;0,3\n", "has semicolons between its columns; write commas"),
         ("forces.csv", "run,cd\n1\n", "has 2 columns in its header and 1 in row 1"),
         ("forces.csv", "run,cd,cd\n1,2,3\n", "has two columns with the same name"),
         ("forces.csv", 'run,cd\n1,"2\n', "unexpected end of data"),

@@ -105,8 +105,7 @@ def parse_table(data: bytes, *, latest: bool = False) -> dict[str, float | str]:
         header = rows.pop(0)
     if not rows or (len(rows) > 1 and not latest):
         raise ValueError(f"has {len(rows)} rows below its header, expected one")
-    if ";" in header and "," not in header:
-        raise ValueError("has semicolons between its columns; write commas between them, and points in numbers")
+    refuse_semicolons(header)
     names, values = header.split(), rows[-1].split()
     if "," in header:
         names = [cell.strip() for cell in next(csv.reader([header]))]
@@ -122,6 +121,12 @@ def parse_table(data: bytes, *, latest: bool = False) -> dict[str, float | str]:
         if name and value != "":
             found[name] = value
     return found
+
+
+def refuse_semicolons(header: str) -> None:
+    """Raise ValueError for the header of a table with semicolons, as a spreadsheet writes it in many countries."""
+    if ";" in header and "," not in header:
+        raise ValueError("has semicolons between its columns; write commas between them, and points in numbers")
 
 
 def number_or_text(text: str) -> float | str:

@@ -48,8 +48,10 @@ def _command(
         lines.append(f"* {reason}")
     if verdict["command"]:
         lines += ["", verdict["command"]]
+    work = report["workload"]
+    lines += ["", f"samples measured: {work['samples']:,} of {work['samples_total']:,}"]
     if report["not_measured"]:
-        lines += ["", f"not measured: {len(report['not_measured'])} (the page names them)"]
+        lines.append(f"not measured: {len(report['not_measured'])} (the page names them)")
     return cli.Result("\n".join([*lines, "", f"page: {page}"]), report | {"page": str(page)})
 
 

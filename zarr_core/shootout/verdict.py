@@ -247,9 +247,13 @@ def _reasons(case: Case) -> Iterator[str]:
         )
     yield from _alternatives(case)
     yield from _first_epoch(case)
-    for tier, m in by_tier.items():
-        if tier != named.tier:
-            yield _of_tier(case, m, "Best")
+    for tier in case.tiers:
+        if tier not in by_tier:
+            yield f"{tier} was not compared: see what was not measured, and why."
+        elif tier != named.tier:
+            yield _of_tier(case, by_tier[tier], "Best")
+    if len({m.format for m in case.of_reads}) == 1:
+        yield f"No other format than {named.format} was compared: see what was not measured, and why."
     for m, store in case.others:
         text = f"To read {case.words[m.reads]}: {m.setting} on {m.tier}, {_rate(case, m)}."
         if store is not None and store is not m:

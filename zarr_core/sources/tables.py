@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from zarr_core._util.documents import number_or_text, parse_json, parse_table
+from zarr_core._util.documents import number_or_text, parse_json, parse_table, refuse_semicolons
 from zarr_core._util.plain_arrays import plain_array
 from zarr_core._util.redaction import redact
 from zarr_core.errors import SourceError
@@ -181,6 +181,7 @@ def _csv_rows(text: str) -> list[dict[str, Any]]:
     except csv.Error as error:
         raise ValueError(f"line {reader.line_num}: {error}") from error
     header = lines.pop(0) if lines else []
+    refuse_semicolons(",".join(header))
     if len(set(header)) < len(header):
         raise ValueError("has two columns with the same name")
     for number, line in enumerate(lines, 1):

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 from fsspec.implementations.local import LocalFileSystem
 
 from zarr_core._util.redaction import redact, refuse_credentials
-from zarr_core.errors import ZarrCoreError
+from zarr_core.errors import StoreError, ZarrCoreError
 
 
 def is_local(url: str) -> bool:
@@ -22,13 +23,19 @@ def absolute(place: str | os.PathLike[str]) -> str:
     Whatever keeps a place, passes it to another process or records it calls this first, or ``Storage`` does.
 
     Raises:
-        StoreError: it is a URL with credentials, which would be kept and recorded as well.
+        StoreError: it is a URL with credentials, which would be kept and recorded as well, or names an environment
+            variable, which would become a folder of that name in the working directory.
     """
     refuse_credentials(place)
     url = os.fspath(place)
     if not is_local(url):
         return url
     path = str(LocalFileSystem._strip_protocol(url))
+    if re.search(r"\$[A-Za-z_{]", path) and not os.path.exists(path):
+        raise StoreError(
+            f"{url}: environment variables are not replaced in paths: in a shell leave out single quotes, in Python "
+            "use os.path.expandvars, in a declaration {{ env('NAME') }}"
+        )
     # TensorStore refuses such a path. What it means depends on links, so it is not a matter of its text.
     return os.path.realpath(path) if ".." in path.split("/") else path
 
