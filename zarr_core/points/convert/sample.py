@@ -123,7 +123,8 @@ def failure(sample_id: str, error: Exception) -> ConversionResult:
 
 def _write(writer: GroupWriter, source: SampleSource, sample: SourceSample, repair: Repair | None) -> SampleEntry:
     if sample.missing:
-        way_out = "upload the missing files; where several match a pattern, move the others away or narrow it"
+        several = "where several match a pattern, move the others away or narrow it; of several rows, keep one"
+        way_out = f"upload the missing files; {several}"
         raise SampleError(sample.sample_id, "", f"missing {', '.join(sample.missing)}", way_out)
 
     load = partial(_load, source, sample, source.load)
