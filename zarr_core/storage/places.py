@@ -31,7 +31,8 @@ def absolute(place: str | os.PathLike[str]) -> str:
     if not is_local(url):
         return url
     path = str(LocalFileSystem._strip_protocol(url))
-    if re.search(r"\$[A-Za-z_{]", path) and not os.path.exists(path):
+    variable = re.match(r".*?\$[A-Za-z_{][^/]*", path)
+    if variable and not os.path.exists(variable[0]):  # a folder may have such a name
         raise StoreError(
             f"{url}: environment variables are not replaced in paths: in a shell leave out single quotes, in Python "
             "use os.path.expandvars, in a declaration {{ env('NAME') }}"
