@@ -13,6 +13,8 @@ from typing import Any
 from unittest.mock import patch
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from zarr_core.platform.sensors.withdrawn import withdrawal
 
@@ -25,6 +27,7 @@ from zarr_core.convert import convert
 from zarr_core.errors import BatchError, MatrixError, SourceError, StoreError, UnknownFieldError
 from zarr_core.matrix import WideMatrix
 from zarr_core.matrix.ingest.audit import BatchAudit, check_unchanged
+from zarr_core.matrix.ingest.loader import MatrixLoader
 from zarr_core.matrix.stage import stage_matrix
 from zarr_core.matrix.store.head import HEAD, named
 from zarr_core.points.stage.store import stage_store
@@ -41,6 +44,7 @@ from zarr_core.sources.survey import survey
 from zarr_core.storage import Storage
 from zarr_core.stores.kinds import find_head
 from zarr_core.versioning.gc import collect_garbage
+from zarr_core.warehouses import DuckDBWarehouse, LongColumns
 
 PROJECT = Path(__file__).resolve().parents[2]
 ROOMS = ("zarr_core", "assets", "sensors", "resources")
@@ -214,6 +218,17 @@ def of_audit(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run_all(str(raised.value), 2)
 
 
+def of_loader(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = {"sample_id": ["batch 1 s1"] * 2, "cpg_id": ["a", "b"], "beta": [0.5, 0.5]}
+    (place / "batch_id=batch 3").mkdir()
+    pq.write_table(pa.table(rows), place / "batch_id=batch 3" / "rows.parquet")
+    warehouse = DuckDBWarehouse(f"{place}/*/*.parquet", LongColumns(values={"beta": "beta"}))
+    loader = MatrixLoader(warehouse, wide(place))
+    with pytest.raises(BatchError, match="the warehouse has it in batch 3 alone") as raised:
+        loader.ingest(["batch 3"])
+    run_all(str(raised.value), 2)
+
+
 def of_matrix_stage(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     matrix = wide(place)
     copy = place / "a copy"
@@ -269,6 +284,7 @@ PRINTED: dict[str, Callable[[Path, Any], None]] = {
     "zarr_core/matrix/__main__.py": of_retire,
     "zarr_core/matrix/ingest/append.py": of_append,
     "zarr_core/matrix/ingest/audit.py": of_audit,
+    "zarr_core/matrix/ingest/loader.py": of_loader,
     "zarr_core/matrix/store/sample_table.py": of_sample_table,
     "zarr_core/matrix/stage.py": of_matrix_stage,
     "zarr_core/points/statistics_files.py": of_statistics,
