@@ -386,6 +386,6 @@ def test_datasets_that_are_collated_in_several_ways_are_refused(roots: dict[str,
 
 def test_the_part_of_items_that_are_no_mappings_is_refused(roots: dict[str, str]) -> None:
     datasets = {name: opened(root, transform=lambda item: tuple(item.values())) for name, root in roots.items()}
-    with pytest.raises(ZarrCoreError, match="are not mappings, which take none; leave with_part out"):
+    with pytest.raises(ZarrCoreError, match="are not mappings and take no field 'part'; leave with_part out"):
         MixedDataset(datasets, with_part=True)
     assert len(MixedDataset(datasets)[0]) == len(MixedDataset(both(roots))[0])

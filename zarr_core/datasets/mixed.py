@@ -110,10 +110,10 @@ class MixedDataset(BatchDataset):
         self._masks = _Masks({name: _first_item(one) for name, one in self.datasets.items()}, missing_fields)
         _check_normalizers(self.datasets, self._masks.present)
         self._joined = None if self._masks.needed else JoinedReader.of(list(self.datasets.values()))
-        if with_part and (_PART in self._masks.templates or not self._masks.present):
-            raise ZarrCoreError(
-                f"items have a field {_PART!r} already, or are not mappings, which take none; leave with_part out"
-            )
+        if with_part and not self._masks.present:
+            raise ZarrCoreError(f"items are not mappings and take no field {_PART!r}; leave with_part out")
+        if with_part and _PART in self._masks.templates:
+            raise ZarrCoreError(f"items have a field {_PART!r} already; leave with_part out")
         self._epoch = SharedEpoch()
         self._epochs = [DatasetEpochs(dataset) for dataset in self.datasets.values()]
 

@@ -168,7 +168,7 @@ def test_empty_cells_and_na_are_null_in_columns_of_text_too(matrix: WideMatrix, 
 
 def test_an_index_without_a_name_is_no_column(matrix: WideMatrix, tmp_path: Path) -> None:
     table = pd.DataFrame({"sample_id": ["x", "a_s0", "a_s1", "y", "b_s0"], "age": [1, 40, 61, 2, 50]})
-    chosen = table[table["age"] > 30]  # rows at equal distances would have a RangeIndex, which is no column of Arrow
+    chosen = table[table["age"] > 30]  # rows at equal distances would have a RangeIndex, which Arrow does not store
     chosen.to_parquet(tmp_path / "chosen.parquet")
     by_age = chosen.sort_values("age", ascending=False)
     for source in (by_age, tmp_path / "chosen.parquet", chosen.set_index("sample_id")):
