@@ -238,5 +238,7 @@ def test_a_killed_export_of_a_matrix_publishes_no_unfinished_files(
     assert is_killed(Kill("rename", rf"/{file}\.parquet$"), export_huggingface, matrix.url, hub)
     assert uploaded(hub) == {"README.md", "data/samples.parquet", "data/features.parquet"}
     assert {*hub.rglob("*")} > whole
+    assert is_killed(Kill("rename", rf"/data/{file}\.parquet$"), export_huggingface, matrix.url, hub)
+    assert uploaded(hub) == {"README.md", "data/features.parquet"}  # no cells beside names of another export
     export_huggingface(matrix.url, hub)
     assert {*hub.rglob("*")} == whole

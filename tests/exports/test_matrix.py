@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet
 import pytest
 
 from tests.helpers.faults import Kill, is_killed
@@ -254,6 +255,19 @@ def test_a_failed_export_leaves_no_cells_under_names_of_others(
         cells = matrix.read(matrix.sample_ids, (out / "features.txt").read_text().split(), "beta")
         np.testing.assert_array_equal(np.load(out / "beta.npy"), cells)
         assert not (out / "coverage.npy").exists()
+
+
+@pytest.mark.parametrize("file", ["samples", "features"])
+def test_a_killed_export_leaves_no_lists_beside_names_of_others(matrix: WideMatrix, tmp_path: Path, file: str) -> None:
+    out = export_parquet(MatrixRows(matrix, feature_ids=FEATURES[:5]), tmp_path / "out")
+    others = MatrixRows(matrix, feature_ids=FEATURES[5:10])
+    assert is_killed(Kill("rename", f"/{file}.parquet$"), export_parquet, others, out)
+    assert not (out / "samples.parquet").exists()
+    export_parquet(others, out)
+    cells = pa.parquet.read_table(out / "samples.parquet")["beta"].combine_chunks().flatten().to_numpy()
+    names = pa.parquet.read_table(out / "features.parquet")["feature"].to_pylist()
+    assert names == FEATURES[5:10]
+    np.testing.assert_array_equal(cells.reshape(-1, 5), matrix.read(matrix.sample_ids, names, "beta"))
 
 
 def test_integer_features(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from zarr_core import MatrixDataset
 from zarr_core.__main__ import main
 from zarr_core.errors import MatrixError, StoreError, TransferError, UnknownFieldError
 from zarr_core.matrix import WideMatrix
-from zarr_core.matrix.stage import stage_matrix
+from zarr_core.matrix.stage import COPY_OF, _MatrixCopy, stage_matrix
 from zarr_core.matrix.store.head import HEAD
 from zarr_core.matrix.verify import verify_matrix
 from zarr_core.storage import Storage
@@ -200,3 +200,27 @@ def test_what_is_refused(matrix: WideMatrix, tmp_path: Path, capsys: pytest.Capt
         stage_matrix(matrix.url, tmp_path / "other")
     assert main(["stage", str(tmp_path / "copy"), "--source", matrix.url, "--split", "train"]) == 2
     assert "a matrix has no splits" in capsys.readouterr().err
+
+
+def test_shards_of_another_matrix_are_not_taken_for_those_of_a_copy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A matrix that was made again has shards of the same names and sizes, and their checksums are right."""
+    made = [WideMatrix.create(tmp_path / name, FEATURES, {"beta": "float32"}, **SMALL) for name in ("old", "new")]
+    for number, matrix in enumerate(made):
+        cells = np.full((3, len(FEATURES)), number, np.float32)
+        assert matrix.append("a", ["x", "y", "z"], {"beta": cells})
+
+    def die(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(_MatrixCopy, "commit", die)
+        with pytest.raises(KeyboardInterrupt):
+            stage_matrix(made[0].url, tmp_path / "copy")
+    with pytest.raises(StoreError, match="a copy of another matrix was begun here; use an empty target"):
+        stage_matrix(made[1].url, tmp_path / "copy")
+    Storage(tmp_path / "copy").delete([COPY_OF])  # as an earlier version left it
+    with pytest.raises(StoreError, match=r"copy is not a copy, but holds cpg_ids/.*; use an empty target"):
+        stage_matrix(made[1].url, tmp_path / "copy")
+    assert not (tmp_path / "copy" / "HEAD.json").exists()

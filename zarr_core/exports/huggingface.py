@@ -134,8 +134,9 @@ def _export_tables(rows: MatrixRows, target: _HubFolder, folder: Path, progress:
     """Write the tables of a matrix below ``.cache``, and move them to ``data/`` when they are complete."""
     written = export_parquet(rows, folder / _UNFINISHED, progress=progress)
     (folder / "data").mkdir(exist_ok=True)
-    for file in written.iterdir():
-        os.replace(file, folder / "data" / file.name)
+    (folder / "data" / "samples.parquet").unlink(missing_ok=True)  # never cells beside names of others
+    for name in ("features.parquet", "samples.parquet"):
+        os.replace(written / name, folder / "data" / name)
     target.delete([f"{_UNFINISHED}/samples.parquet"])  # and the empty folders
 
 

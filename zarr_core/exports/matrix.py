@@ -244,8 +244,9 @@ def export_parquet(rows: MatrixRows, out: str | os.PathLike[str], *, progress: b
     described |= rows.metadata({*described, *lists})
     kinds = {name: column.type for name, column in described.items()} | lists
     schema = pa.schema(kinds.items(), {"zarr_core": json.dumps(rows.origin)})
-    # Both files appear at the end: an export that fails leaves none beside cells of others.
-    with new_file(folder / "features.parquet") as names, new_file(folder / "samples.parquet") as path:
+    samples = folder / "samples.parquet"
+    # Both files appear at the end, the names first: no export that fails or dies leaves cells under names of others.
+    with new_file(samples) as path, new_file(folder / "features.parquet") as names:
         pq.write_table(pa.table({"feature": pa.array(rows.features)}), names)
         with pq.ParquetWriter(path, schema, use_dictionary=False) as writer:
             for block in rows.blocks(progress):
@@ -254,4 +255,5 @@ def export_parquet(rows: MatrixRows, out: str | os.PathLike[str], *, progress: b
                     cells = pa.array(rows.read(block, value).reshape(-1))
                     columns.append(pa.FixedSizeListArray.from_arrays(cells, type=kind))
                 writer.write_batch(pa.record_batch(columns, schema=schema))
+        samples.unlink(missing_ok=True)  # of an earlier export
     return folder

@@ -35,6 +35,9 @@ from zarr_core.storage.checked import StoredShard, is_intact
 from zarr_core.versioning.gc import TOMBSTONE_SECONDS
 from zarr_core.versioning.generations import commit, load, load_same
 
+#: Holds the id of the matrix whose shards the target of a copy has, before the copy has a head.
+COPY_OF = "claims/copy_of"
+
 # Errors of the target after which no other shard can be copied either.
 _FATAL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
@@ -179,12 +182,28 @@ class _MatrixCopy:
             self._check_target(current)
             known.update(named(current))
             self._check_not_collected(current.retention.tombstones, known)
+        self._claim_target(has_head=bool(known))
         self._copy_small()
         tasks = []
         for copy in (self.part.row_copy, self.part.column_copy):
             for name, layout in copy.shards():
                 tasks.append(_ShardTask(name, layout.flat, name in known and not check))
         return tasks
+
+    def _claim_target(self, has_head: bool) -> None:
+        """Record whose shards the target holds: their names and checksums may be right for another matrix, too.
+
+        Raises:
+            StoreError: it holds those of another matrix, or of an unknown one.
+        """
+        url = self.target.url
+        if not has_head and not self.target.exists(COPY_OF):
+            for root in HEAD.roots(self.wanted):
+                for found in self.target.objects(root):
+                    raise StoreError(f"{url} is not a copy, but holds {found.name}; use an empty target")
+        matrix_id = self.wanted.matrix_id.encode()
+        if not self.target.create(COPY_OF, matrix_id) and self.target.read(COPY_OF) != matrix_id:
+            raise StoreError(f"{url}: a copy of another matrix was begun here; use an empty target")
 
     def _check_target(self, current: MatrixState) -> None:
         """Raise StoreError if the target holds something else than a copy of this matrix with these value tables."""

@@ -21,7 +21,9 @@ from zarr_core.matrix import WideMatrix
 from zarr_core.matrix.__main__ import main
 from zarr_core.matrix.ingest import reindex
 from zarr_core.matrix.ingest.loader import MatrixLoader
+from zarr_core.matrix.store import create
 from zarr_core.matrix.store.axis import FeatureAxis
+from zarr_core.matrix.store.claims import announce
 from zarr_core.matrix.verify import verify_matrix
 from zarr_core.storage import Storage
 from zarr_core.warehouses import DuckDBWarehouse
@@ -189,20 +191,31 @@ def test_a_call_that_dies_at_any_write_leaves_no_matrix_and_can_be_repeated(
     append(copy, "later", 3)
 
 
+@pytest.mark.parametrize(
+    ("module", "step", "message"),
+    [
+        (reindex, "write_shards", "already holds a matrix"),
+        (reindex, "commit_new", "already holds a matrix"),
+        (create, "commit", "another process has just created a matrix here"),
+    ],
+)
 def test_a_matrix_made_meanwhile_is_left_alone(
-    tmp_path: Path, matrix: WideMatrix, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, matrix: WideMatrix, monkeypatch: pytest.MonkeyPatch, module: Any, step: str, message: str
 ) -> None:
-    original = reindex.commit_new
+    original = getattr(module, step)
 
     def overtaken(*arguments: Any) -> Any:
-        monkeypatch.setattr(reindex, "commit_new", original)
+        monkeypatch.setattr(module, step, original)
         append(WideMatrix.create(tmp_path / "copy", ["other"], {"beta": "float32"}), "a", 2)
+        if step == "commit":  # the description that the call has just written
+            announce(Storage(tmp_path / "copy"), arguments[2](None).row_copy)
         return original(*arguments)
 
-    monkeypatch.setattr(reindex, "commit_new", overtaken)
-    with pytest.raises(MatrixError, match="already holds a matrix"):
+    monkeypatch.setattr(module, step, overtaken)
+    with pytest.raises(MatrixError, match=message):
         matrix.reindex(tmp_path / "copy", MORE)
     assert list(WideMatrix.open(tmp_path / "copy").feature_ids) == ["other"]
+    assert verify_matrix(tmp_path / "copy").problems == []  # also the description for other Zarr readers
 
 
 def test_a_location_with_too_few_shards_left(tmp_path: Path) -> None:

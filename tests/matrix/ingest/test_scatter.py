@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zarr_core.errors import WarehouseError
+from zarr_core.errors import BatchError, WarehouseError
 from zarr_core.matrix.ingest.scatter import Scattered, WideBlock, scatter
 
 SAMPLES, FEATURES = ["s0", "s1", "s2"], ["f0", "f1", "f2", "f3", "f4"]
@@ -43,8 +43,8 @@ def long_rows(draw: st.DrawFn) -> tuple[list[Row], int]:
     cells = [(sample, feature) for sample in range(len(SAMPLES)) for feature in range(len(FEATURES))]
     others = draw(st.sets(st.sampled_from([cell for cell in cells if cell[1] != 0])))
     chosen = draw(st.permutations([*others, *[(sample, 0) for sample in range(len(SAMPLES))]]))
-    special = [None, float("nan"), float("inf"), -0.0, 1e-45, float(NAN_OF_AN_EMPTY_CELL)]
-    value = st.one_of(st.floats(width=32), st.sampled_from(special))
+    special = [None, float("nan"), -0.0, 1e-45, float(NAN_OF_AN_EMPTY_CELL)]
+    value = st.one_of(st.floats(width=32, allow_infinity=False), st.sampled_from(special))
     return [(*cell, draw(value)) for cell in chosen], draw(st.integers(1, len(chosen)))
 
 
@@ -84,7 +84,7 @@ def test_a_second_row_for_a_cell_is_named(given_rows: tuple[list[Row], int], dat
         (pa.uint8(), [3, None, 255]),
         (pa.float16(), [0.5, None, 2.0]),
         (pa.float64(), [0.1, None, -1e30]),
-        (pa.float64(), [0.1, float("inf"), 1e-60]),
+        (pa.float64(), [0.1, None, 1e-60]),
         (pa.decimal128(9, 4), [decimal.Decimal("0.1"), None, decimal.Decimal("12.5")]),
         (pa.decimal128(38, 0), [3, None, -(2**24)]),
         (pa.null(), [None, None, None]),
@@ -106,12 +106,14 @@ def test_values_of_any_number_type(kind: pa.DataType, values: list[Any]) -> None
         (pa.int32(), 2**24 + 1, "cannot hold its value 16777217"),
         (pa.decimal128(38, 0), 2**24 + 1, "cannot hold its value 16777217"),
         (pa.float64(), -1e300, "cannot hold its value -1e[+]300"),
+        (pa.float32(), float("inf"), "sample s0, feature f1.* cannot hold its value inf"),
+        (pa.float64(), float("-inf"), "sample s0, feature f1.* cannot hold its value -inf"),
         (pa.string(), "0.5", "of type string, not a number"),
         (pa.bool_(), True, "of type bool"),
     ],
 )
 def test_values_that_do_not_fit_are_refused(kind: pa.DataType, value: Any, message: str) -> None:
-    with pytest.raises(WarehouseError, match=f"batch b7.*{message}"):
+    with pytest.raises(BatchError, match=f"batch b7.*{message}"):  # to load the batch again fails again
         scattered(batch_of([(0, 1, value)], kind))
 
 
@@ -126,7 +128,7 @@ def test_cells_of_any_float_type(dtype: str, largest: int) -> None:
     assert done.values[:, 1:].tobytes() == expected[:, 1:].tobytes()
     assert (done.rows, done.without_value) == (3, 2)
     assert scattered(batch_of([(0, 2, largest)], pa.int64()), block=block).values[0, 2] == largest
-    with pytest.raises(WarehouseError, match=f"feature f2: {dtype} cannot hold its value {2 * largest}"):
+    with pytest.raises(WarehouseError, match=f"feature f2: a cell of {dtype} cannot hold its value {2 * largest}"):
         scattered(batch_of([(0, 2, 2 * largest)], pa.int64()), block=block)
     with pytest.raises(WarehouseError, match="feature f0 has more than one beta row"):
         scattered(batch_of([(0, 0, 0.1), (0, 0, None)], pa.float64()), block=block)
@@ -137,7 +139,7 @@ def test_cells_of_any_float_type(dtype: str, largest: int) -> None:
 def test_the_first_whole_number_that_float64_rounds_is_refused(kind: pa.DataType, others: list[Any]) -> None:
     block = WideBlock("b7", "beta", ["s0"], FEATURES, "float64")
     rows = [(0, feature, value) for feature, value in enumerate([2**53, 2**53 + 1, *others])]
-    with pytest.raises(WarehouseError, match="feature f1: float64 cannot hold its value 9007199254740993"):
+    with pytest.raises(WarehouseError, match="feature f1: a cell of float64 cannot hold its value 9007199254740993"):
         scattered(batch_of(rows, kind), block=block)
 
 

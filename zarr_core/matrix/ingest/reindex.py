@@ -74,6 +74,7 @@ def reindex(
             batches[batch_id] = batch
             bar.update(len(batch.sample_ids))
     state = replace(state, batches=batches)
+    check_vacant(storage)  # the arrays of a matrix that was made meanwhile keep their description
     announce(storage, state.row_copy)
     load_same(matrix._storage, HEAD, source)  # what was copied is of this matrix, if it is still there
     return commit_new(storage, new, state)

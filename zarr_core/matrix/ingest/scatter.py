@@ -120,14 +120,12 @@ def _value_bits(rows: pa.RecordBatch, block: WideBlock, no_value: np.unsignedint
         unfit = np.abs(rounded) > exact
         for doubtful in np.flatnonzero(np.abs(rounded) == exact):  # 2**53 + 1 is rounded to 2**53
             unfit[doubtful] = rows.column("value")[int(doubtful)].as_py() != int(rounded[doubtful])
-    elif stored is values:
-        unfit = np.zeros(1, bool)
     else:
-        unfit = np.isinf(stored) & ~np.isinf(values)
+        unfit = np.isinf(stored)  # too large for the dtype, or infinite in the warehouse: a matrix takes neither
     if unfit.any():
         number = int(np.argmax(unfit))
         value = rows.column("value")[number].as_py()
-        raise BatchError(f"{_name_of(rows, number, block)}: {block.dtype} cannot hold its value {value}")
+        raise BatchError(f"{_name_of(rows, number, block)}: a cell of {block.dtype} cannot hold its value {value}")
     missing = np.isnan(stored)
     n_missing = int(np.count_nonzero(missing))
     return np.where(missing, no_value, _bits(stored)) if n_missing else _bits(stored), n_missing

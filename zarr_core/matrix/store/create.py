@@ -105,9 +105,9 @@ def commit_new(storage: Storage, axis: FeatureAxis, state: MatrixState) -> Matri
     check_vacant(storage)
     storage.create(state.axis.path, axis.to_npy())
     created = commit(storage, HEAD, lambda current: current or state)
+    announce(storage, created.row_copy)  # also if it is another's, whose arrays this call may have described
     if created.matrix_id != state.matrix_id:
         raise MatrixError(f"{storage.url}: another process has just created a matrix here; open that one")
-    announce(storage, created.row_copy)
     return created
 
 
