@@ -65,6 +65,7 @@ _REASONS = {
     "change `samples` of the description",
     "repeated": "another folder has the same sample id; remove one of the two",
     "dangling": "they are links to nothing",
+    "above": "they are links to a folder that contains them",
     "regions": "their OpenFOAM cases have further regions, which are not read; foamToVTK -region NAME writes one as "
     "files that are",
 }

@@ -89,6 +89,7 @@ def by_sample(description: SourceDescription, listing: Listing) -> tuple[Listing
     prefix = f"{description.subfolder}/" if description.subfolder else ""
     samples: dict[str, dict[str, FileInfo]] = defaultdict(dict)
     for folder, files in listing.items():
+        samples[_split(description, prefix, f"{folder}/")[0]]  # also that of an empty folder, which is named
         for name, info in files.items():
             sample, rest = _split(description, prefix, f"{folder}/{name}" if folder else name)
             samples[sample][rest] = replace(info, name=rest)
