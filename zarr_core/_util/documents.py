@@ -112,8 +112,10 @@ def parse_table(data: bytes, *, latest: bool = False) -> dict[str, float | str]:
         values = [cell.strip() for cell in next(csv.reader([rows[-1]]))]
     if len(names) != len(values):
         raise ValueError(f"has {len(names)} columns in its header and {len(values)} in its row")
-    if latest and not any(isinstance(number_or_text(name), str) for name in names):
-        raise ValueError("has numbers in the place of its header; put a line with # and the names before its rows")
+    numbers = [name for name in names if not isinstance(number_or_text(name), str)]
+    if len(numbers) == len(names) or (numbers and not latest):
+        line = "a line with # and the names" if latest else "a line with the names"
+        raise ValueError(f"has numbers in the place of its header ({numbers[0]:.80}); put {line} before its rows")
     found: dict[str, float | str] = {}
     for name, value in zip(names, map(number_or_text, values), strict=True):
         if name in found and found[name] != value:
