@@ -175,7 +175,7 @@ def test_flat_files_and_folders_of_arrays(tmp_path: Path, capsys: pytest.Capture
         assert found["samples"] == 2
 
 
-@pytest.mark.parametrize("folders", [("train", "test"), ("2023", "2024")])
+@pytest.mark.parametrize("folders", [("train", "test"), ("2023", "2024"), ("data[1]", "data[1]")])
 def test_files_in_folders_of_samples(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], folders: tuple[str, str]
 ) -> None:

@@ -108,8 +108,9 @@ def parse_table(data: bytes, *, latest: bool = False) -> dict[str, float | str]:
     refuse_semicolons(header)
     names, values = header.split(), rows[-1].split()
     if "," in header:
-        names = [cell.strip() for cell in next(csv.reader([header]))]
-        values = [cell.strip() for cell in next(csv.reader([rows[-1]]))]
+        # A quote may follow the blank behind a comma.
+        names = [cell.strip() for cell in next(csv.reader([header], skipinitialspace=True))]
+        values = [cell.strip() for cell in next(csv.reader([rows[-1]], skipinitialspace=True))]
     if len(names) != len(values):
         raise ValueError(f"has {len(names)} columns in its header and {len(values)} in its row")
     numbers = [name for name in names if not isinstance(number_or_text(name), str)]
@@ -132,11 +133,16 @@ def refuse_semicolons(header: str) -> None:
 
 
 def number_or_text(text: str) -> float | str:
-    """The number that a cell of a table contains, or its text; "0012_05" is text, although Python reads a number."""
+    """The number that a cell of a table contains, or its text.
+
+    "0012_05" is text, although Python reads a number, and so are whole numbers that a float does not hold, such as ids.
+    """
     try:
-        return text if "_" in text else float(text)
+        number = float(text)
+        is_changed = text.isdecimal() and int(text) != number
     except ValueError:
         return text
+    return text if "_" in text or is_changed else number
 
 
 class PlainLoader(yaml.SafeLoader):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
+from glob import escape
 from typing import Any, NamedTuple
 
 from zarr_core.errors import SourceError
@@ -282,7 +283,7 @@ def layout(paths: list[str]) -> tuple[str, list[str], list[str]]:
         folder, _, name = path.rpartition("/")
         suffix = suffix_of(name)
         if suffix in SUFFIXES and suffix not in ROOTS:
-            ids_by_pattern[f"{folder}/{{id}}{suffix}".lstrip("/")].add(name.removesuffix(suffix))
+            ids_by_pattern[f"{escape(folder)}/{{id}}{suffix}".lstrip("/")].add(name.removesuffix(suffix))
     fields = [field_of(pattern.rpartition("/")[0]) for pattern in ids_by_pattern]
     # One folder is called as positions: each field has a folder, whose files are samples.
     least = 1 if fields.count(POSITION) == 1 else max(len(folders), 1)
