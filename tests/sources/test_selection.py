@@ -117,6 +117,17 @@ def test_a_folder_without_files_is_named_whatever_the_files(tmp_path: Path) -> N
     assert "left out: 'a', 'b': they match * but contain none of f.npz" in notes(kind, tmp_path)
 
 
+def test_files_of_formats_that_are_not_read_are_named(tmp_path: Path) -> None:
+    points(tmp_path, "a", "b")
+    for name in ("labels.parquet", "out.EXO", "params.yaml", "config.yaml", "notes.txt"):
+        (tmp_path / "a" / name).touch()
+    (tmp_path / "b" / "params.yaml").touch()
+    found = notes(described(), tmp_path)
+    assert "no field or table of own uses these files (number of folders): labels.parquet (1), out.EXO (1), " in found
+    assert "params.yaml (2); add them to `files`" in found
+    assert found.splitlines()[0].endswith("first write other formats as .npz or .vtu files, and scalars as .json files")
+
+
 def test_a_link_to_a_folder_above_it_makes_no_samples(tmp_path: Path) -> None:
     """Every sample below it was there again, under other ids, down to the depth where the search ends."""
     points(tmp_path / "source", "x/a", "y/b")
