@@ -57,7 +57,7 @@ def notes_by_reason(notes: Mapping[str, Mapping[str, str]]) -> list[str]:
 
 
 # Ends of names of files with fields or scalars that are not read: their sample would lack them without a word.
-_OTHERS = (".parquet", ".mat", ".nc", ".exo", ".e", ".case", ".vti", ".vts", ".vtr", ".ply", "params.yaml", "params.yml")
+_OTHERS = (".parquet", ".mat", ".nc", ".exo", ".e", ".case", ".vti", ".vts", ".vtr", "params.yaml", "params.yml")
 
 # Why folders and links are left out, and the way out; in the order in which they are named.
 _REASONS = {
