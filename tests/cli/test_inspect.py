@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import re
 import shlex
 import shutil
@@ -172,6 +173,33 @@ def test_flat_files_and_folders_of_arrays(tmp_path: Path, capsys: pytest.Capture
         found = inspected(tmp_path / "flat", capsys)
         assert yaml.safe_load(str(found["description"]))["meshes"]["surface"]["file"] == "{id}.vtp"
         assert found["samples"] == 2
+
+
+@pytest.mark.parametrize("folders", [("train", "test"), ("2023", "2024"), ("data[1]", "data[1]")])
+def test_files_in_folders_of_samples(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], folders: tuple[str, str]
+) -> None:
+    """Each file is a sample. One of the folders became one, with the first of its files."""
+    for number in range(7):
+        folder = tmp_path / folders[number > 3]
+        folder.mkdir(exist_ok=True)
+        np.savez(folder / f"{number:03d}.npz", xyz=np.zeros((5, 3)), p=np.zeros(5))
+    found = inspected(tmp_path, capsys)
+    assert found["samples"] == 7
+    assert found["fields"] == ["volume_position", "volume_pressure"]
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="the system has no named pipes")
+def test_what_is_not_a_file_is_not_opened(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A pipe waits for a writer, and a device may have no end."""
+    for name in ("run_1", "run_2", "run_3"):
+        (tmp_path / name).mkdir()
+    os.mkfifo(tmp_path / "run_1" / "f.npz")
+    (tmp_path / "run_2" / "f.npz").symlink_to("/dev/null")
+    (tmp_path / "run_2" / "up").symlink_to("..")
+    (tmp_path / "run_2" / "also_up").symlink_to("..")
+    np.savez(tmp_path / "run_3" / "f.npz", xyz=np.zeros((5, 3)))
+    assert inspected(tmp_path, capsys)["samples"] == 1
 
 
 def test_fewer_samples_than_files_of_each(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,13 +5,26 @@ from __future__ import annotations
 import pytest
 
 from zarr_core.sources.description import SourceDescription
-from zarr_core.sources.patterns import by_sample, meshes_of_cases
+from zarr_core.sources.patterns import by_sample, matches, meshes_of_cases
 from zarr_core.sources.sample import FileInfo
 
 KIND = SourceDescription.model_validate(
     {"name": "cases", "samples": "*", "meshes": {"volume": {"file": "./", "fields": {"pressure": "p"}}}}
 )
 MESH = "constant/polyMesh/points"
+
+
+@pytest.mark.parametrize("characters", ["?", "[0-9]", "[!a]", "[[]", "[b-a]", "[*]", "x", "]"])
+def test_wildcards_mean_the_same_with_and_without_an_id(characters: str) -> None:
+    """Files of samples with a folder, or with the id in their names; hidden ones match neither."""
+    pattern = f"*/{characters}_v*.npz"
+    file = {"file": f"*/{characters}_v{{id}}.npz", "array": "x"}
+    kind = SourceDescription.model_validate({"name": "own", "samples": "*", "files": {"surface_position": file}})
+    for name in ("f/1_v3.npz", "f/a_v3.npz", "f/[_v3.npz", "f/*_v3.npz", "f/x_v3.npz", "f/]_v3.npz", ".f/1_v3.npz"):
+        own_folder, _, last = name.rpartition("/")
+        found, problems = by_sample(kind, {own_folder: {last: FileInfo(last, 10, "v")}})
+        assert ("3" in found) == matches(name, pattern)
+        assert not any(problems.values())
 
 
 def case(*names: str) -> FileInfo | None:

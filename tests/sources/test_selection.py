@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -105,6 +106,39 @@ def test_overlapping_splits_are_named(tmp_path: Path) -> None:
     for split in ("train", "test"):
         (tmp_path / f"{split}_design_ids.txt").write_text("a\n")
     assert "samples in more than one split (1): a (train, test)" in notes(described(), tmp_path)
+
+
+def test_a_folder_without_files_is_named_whatever_the_files(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b" / "data").mkdir(parents=True)
+    (tmp_path / "c").mkdir()
+    np.savez(tmp_path / "c" / "f.npz", x=np.zeros((5, 3)))
+    kind = described(files={"surface_position": {"file": "f.npz", "array": "x"}})
+    assert "left out: 'a', 'b': they match * but contain none of f.npz" in notes(kind, tmp_path)
+
+
+def test_files_of_formats_that_are_not_read_are_named(tmp_path: Path) -> None:
+    points(tmp_path, "a", "b")
+    for name in ("labels.parquet", "out.EXO", "params.yaml", "config.yaml", "notes.txt"):
+        (tmp_path / "a" / name).touch()
+    (tmp_path / "b" / "params.yaml").touch()
+    found = notes(described(), tmp_path)
+    assert "no field or table of own uses these files (number of folders): labels.parquet (1), out.EXO (1), " in found
+    assert "params.yaml (2); add them to `files`" in found
+    assert found.splitlines()[0].endswith("first write other formats as .npz or .vtu files, and scalars as .json files")
+
+
+def test_a_link_to_a_folder_above_it_makes_no_samples(tmp_path: Path) -> None:
+    """Every sample below it was there again, under other ids, down to the depth where the search ends."""
+    points(tmp_path / "source", "x/a", "y/b")
+    (tmp_path / "source" / "x" / "up").symlink_to("..")
+    (tmp_path / "source" / "x" / "other").symlink_to("../y")
+    (tmp_path / "source" / "y" / "back").symlink_to("../x")
+    found = SampleTree(described(samples="**"), tmp_path / "source").find()
+    assert sorted(found.samples) == ["x/a", "x/other/b", "y/b", "y/back/a"]
+    (links,) = found.left_out
+    assert "'x/up'" in links
+    assert links.endswith("they are links to a folder that contains them")
 
 
 def test_folders_that_are_no_samples_are_named(tmp_path: Path) -> None:

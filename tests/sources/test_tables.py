@@ -106,6 +106,17 @@ def test_a_number_with_underscores_is_text(root: Path) -> None:
     assert parameters(root, kind(**BY_NUMBER)) == {"run_1": {"baseline": "0012_05"}, "run_2": {"baseline": 12.0}}
 
 
+def test_a_whole_number_that_a_float_does_not_hold_is_text(root: Path) -> None:
+    (root / "forces.csv").write_text("run,job\n1,9007199254740993\n2,9007199254740992\n")
+    found = parameters(root, kind(**BY_NUMBER))
+    assert found == {"run_1": {"job": "9007199254740993"}, "run_2": {"job": 2.0**53}}
+
+
+def test_a_quote_may_follow_a_blank(root: Path) -> None:
+    (root / "forces.csv").write_text('run, mesh\n1, "coarse, old"\n2, fine\n')
+    assert parameters(root, kind(**BY_NUMBER)) == {"run_1": {"mesh": "coarse, old"}, "run_2": {"mesh": "fine"}}
+
+
 def test_a_column_without_a_name_is_left_out_and_named(root: Path) -> None:
     (root / "forces.csv").write_text("run,cd,\n1,0.3,coarse\n2,0.4,\n")
     assert parameters(root, kind(**BY_NUMBER)) == {"run_1": {"cd": 0.3}, "run_2": {"cd": 0.4}}

@@ -108,12 +108,15 @@ def parse_table(data: bytes, *, latest: bool = False) -> dict[str, float | str]:
     refuse_semicolons(header)
     names, values = header.split(), rows[-1].split()
     if "," in header:
-        names = [cell.strip() for cell in next(csv.reader([header]))]
-        values = [cell.strip() for cell in next(csv.reader([rows[-1]]))]
+        # A quote may follow the blank behind a comma.
+        names = [cell.strip() for cell in next(csv.reader([header], skipinitialspace=True))]
+        values = [cell.strip() for cell in next(csv.reader([rows[-1]], skipinitialspace=True))]
     if len(names) != len(values):
         raise ValueError(f"has {len(names)} columns in its header and {len(values)} in its row")
-    if latest and not any(isinstance(number_or_text(name), str) for name in names):
-        raise ValueError("has numbers in the place of its header; put a line with # and the names before its rows")
+    numbers = [name for name in names if not isinstance(number_or_text(name), str)]
+    if len(numbers) == len(names) or (numbers and not latest):
+        line = "a line with # and the names" if latest else "a line with the names"
+        raise ValueError(f"has numbers in the place of its header ({numbers[0]:.80}); put {line} before its rows")
     found: dict[str, float | str] = {}
     for name, value in zip(names, map(number_or_text, values), strict=True):
         if name in found and found[name] != value:
@@ -130,11 +133,16 @@ def refuse_semicolons(header: str) -> None:
 
 
 def number_or_text(text: str) -> float | str:
-    """The number that a cell of a table contains, or its text; "0012_05" is text, although Python reads a number."""
+    """The number that a cell of a table contains, or its text.
+
+    "0012_05" is text, although Python reads a number, and so are whole numbers that a float does not hold, such as ids.
+    """
     try:
-        return text if "_" in text else float(text)
+        number = float(text)
+        is_changed = text.isdecimal() and int(text) != number
     except ValueError:
         return text
+    return text if "_" in text or is_changed else number
 
 
 class PlainLoader(yaml.SafeLoader):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
+from glob import escape
 from typing import Any, NamedTuple
 
 from zarr_core.errors import SourceError
@@ -282,7 +283,7 @@ def layout(paths: list[str]) -> tuple[str, list[str], list[str]]:
         folder, _, name = path.rpartition("/")
         suffix = suffix_of(name)
         if suffix in SUFFIXES and suffix not in ROOTS:
-            ids_by_pattern[f"{folder}/{{id}}{suffix}".lstrip("/")].add(name.removesuffix(suffix))
+            ids_by_pattern[f"{escape(folder)}/{{id}}{suffix}".lstrip("/")].add(name.removesuffix(suffix))
     fields = [field_of(pattern.rpartition("/")[0]) for pattern in ids_by_pattern]
     # One folder is called as positions: each field has a folder, whose files are samples.
     least = 1 if fields.count(POSITION) == 1 else max(len(folders), 1)
@@ -290,12 +291,30 @@ def layout(paths: list[str]) -> tuple[str, list[str], list[str]]:
     shared = sorted(set.intersection(*flat.values())) if flat else []
     if shared and POSITION not in map(field_of, shared):  # else these are the fields of a few samples
         return "*", shared, sorted(flat)
+    if len(folders) < 2 and (pattern := _in_folders(flat)):
+        return "*", sorted(set().union(*flat.values())), [pattern]
     if not folders:
         raise SourceError(
             "the files are in no folder, and their names are not ids of samples: if they are one sample, inspect the "
             "folder above; if one file has many samples, write each with zarr_core.write_sample"
         )
     return _common(folders), folders, list(names)
+
+
+def _in_folders(flat: Mapping[str, set[str]]) -> str:
+    """The pattern of samples whose files lie in several folders, as train/a.npz and test/b.npz; "" of others."""
+    folders: list[str] = []
+    names: set[str] = set()
+    ids: list[str] = []
+    for pattern, own_ids in flat.items():
+        folder, _, name = pattern.rpartition("/")
+        folders.append(folder)
+        names.add(name)
+        ids += own_ids
+    is_one_level = len({folder.count("/") for folder in folders}) == 1
+    if len(folders) < 2 or len(names) > 1 or len(set(ids)) < len(ids) or not is_one_level:
+        return ""
+    return "" if POSITION in map(field_of, ids) else f"{_common(folders)}/{names.pop()}"
 
 
 def _alike_folders(paths: list[str], depth: int) -> tuple[list[str], tuple[str, ...]]:

@@ -56,6 +56,9 @@ def notes_by_reason(notes: Mapping[str, Mapping[str, str]]) -> list[str]:
     return sentences
 
 
+# Ends of names of files with fields or scalars that are not read: their sample would lack them without a word.
+_OTHERS = (".parquet", ".mat", ".nc", ".exo", ".e", ".case", ".vti", ".vts", ".vtr", "params.yaml", "params.yml")
+
 # Why folders and links are left out, and the way out; in the order in which they are named.
 _REASONS = {
     "bad id": "their names cannot be sample ids (letters, digits, _.+=@~- and blanks inside can; "
@@ -65,6 +68,7 @@ _REASONS = {
     "change `samples` of the description",
     "repeated": "another folder has the same sample id; remove one of the two",
     "dangling": "they are links to nothing",
+    "above": "they are links to a folder that contains them",
     "regions": "their OpenFOAM cases have further regions, which are not read; foamToVTK -region NAME writes one as "
     "files that are",
 }
@@ -88,7 +92,7 @@ class LeftOut:
         tables = (".csv", ".json") if folder in ("", subfolder) else ()
         for name in filenames:
             is_used = name.removeprefix(f"{subfolder}/") in self._description.used_names
-            if not is_used and name.lower().endswith((".pt", *SUFFIXES, *tables)):
+            if not is_used and name.lower().endswith((".pt", *SUFFIXES, *_OTHERS, *tables)):
                 self._unused[name] += 1
 
     def sentences(self) -> tuple[str, ...]:
@@ -108,4 +112,6 @@ class LeftOut:
         names = [f"{name} ({count:,})" for name, count in sorted(self._unused.items())]
         reason = f"no field or table of {self._description.name} uses these files (number of folders)"
         way_out = "add them to `files` of the description to convert them, a table to `tables` with its column of ids"
+        if any(name.lower().endswith(_OTHERS) for name in self._unused):
+            way_out += "; first write other formats as .npz or .vtu files, and scalars as .json files"
         return (f"{reason}: {some(names)}; {way_out}",)

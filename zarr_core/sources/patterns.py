@@ -7,7 +7,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from fnmatch import fnmatchcase
+from fnmatch import fnmatchcase, translate
 from typing import NamedTuple
 
 from zarr_core.sources.arrays import CASE, PIECES, ROOTS, suffix_of
@@ -20,6 +20,9 @@ Listing = Mapping[str, Mapping[str, FileInfo]]
 _PART = re.compile(r"(.+)\.(\d+)\.part")
 # Folders below a file of ROOTS that its pieces lie in: foamToVTK writes case_10.vtm and case_10/boundary/body.vtp.
 _PIECE_DEPTH = 2
+# What a pattern with ``{id}`` consists of: wildcards, and characters that stand for themselves.
+_TOKEN = re.compile(r"{id}|\[!?[^\]]+\]|.", re.DOTALL)
+_OF_SEVERAL = {"{id}": "(?P<id>[^/]+)", "*": "[^/]*"}
 # Of samples at any depth. A link to a folder above itself would have no end.
 _MAX_DEPTH = 12
 #: Name of the folder of a time.
@@ -89,6 +92,7 @@ def by_sample(description: SourceDescription, listing: Listing) -> tuple[Listing
     prefix = f"{description.subfolder}/" if description.subfolder else ""
     samples: dict[str, dict[str, FileInfo]] = defaultdict(dict)
     for folder, files in listing.items():
+        samples[_split(description, prefix, f"{folder}/")[0]]  # also that of an empty folder, which is named
         for name, info in files.items():
             sample, rest = _split(description, prefix, f"{folder}/{name}" if folder else name)
             samples[sample][rest] = replace(info, name=rest)
@@ -167,10 +171,15 @@ def _by_id(
 
 
 def _expression(pattern: str) -> re.Pattern[str]:
-    expression = re.escape(pattern)
-    for written, meant in ((r"\*", r"[^/]*"), (r"\{id\}", r"(?P<id>[^/]+)")):
-        expression = expression.replace(written, meant)
-    return re.compile(expression)
+    """A pattern with ``{id}``; otherwise it matches as in :func:`matches`."""
+    parts = []
+    for part in pattern.split("/"):
+        own = "" if part.startswith(".") else r"(?!\.)"
+        for token in _TOKEN.findall(part):
+            # The expression of one character is that of fnmatch without "(?s:" before it and ")\Z" behind it.
+            own += _OF_SEVERAL.get(token) or f"(?!/){translate(token)[4:-3]}"
+        parts.append(own)
+    return re.compile("/".join(parts))
 
 
 def joined(files: Mapping[str, FileInfo]) -> dict[str, FileInfo]:

@@ -273,6 +273,9 @@ class SampleTree(SampleSource):
         for entry in os.scandir(f"{self._storage.location}/{folder}"):
             if entry.is_file():
                 files[entry.name] = file_info(entry.name, local.info(entry.path))
+            elif local.links_above(entry.path):
+                if left_out is not None:
+                    left_out.add("above", f"{folder}{entry.name}")
             elif entry.is_dir() and folder.count("/") < levels:
                 yield from self._walk(f"{folder}{entry.name}/", left_out)
             elif left_out is not None and entry.is_symlink() and not os.path.exists(entry.path):

@@ -72,6 +72,19 @@ def test_whole_numbers_that_are_rounded_are_named(tmp_path: Path, first: int, is
     assert any("whole numbers were rounded" in note and "run_1" in note for note in report.notes) == is_named
 
 
+def test_whole_numbers_that_float64_does_not_hold_are_no_exact_values(tmp_path: Path) -> None:
+    """NumPy takes a cast of int64 to float64 for safe; a thousand of these numbers would become four."""
+    report = converted(tmp_path, torch.arange(1000) * 2**53, field_dtypes={"surface_pressure": "float64"})
+    assert report.ok
+    assert not any("whole numbers were rounded" in note for note in report.notes)
+    report = converted(tmp_path, torch.arange(1000) * 2**52 + 1)
+    assert report.ok
+    assert any("whole numbers were rounded" in note and "surface_pressure as float64" in note for note in report.notes)
+    (refused,) = converted(tmp_path, torch.arange(1000) + 2**61 - 500).having("quarantined")
+    assert "surface_pressure: float64 would change its values: an RMS error of" in refused.reason
+    assert "float64 holds those up to 2**53: write smaller ones" in refused.reason
+
+
 @pytest.mark.parametrize("value", [300.1, 1e-9, 0.0])
 def test_a_constant_field_is_stored(tmp_path: Path, value: float) -> None:
     report = converted(tmp_path, torch.full((70,), value))

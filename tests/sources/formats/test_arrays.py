@@ -68,6 +68,22 @@ def test_components_are_vectors_columns_or_matrices(tmp_path: Path, parts: Seque
     np.testing.assert_array_equal(tree.load(tree.discover()["run_1"], "volume_position").numpy(), VALUES)
 
 
+@pytest.mark.parametrize("other", [np.zeros(2), np.zeros(2, np.uint64)])
+def test_whole_numbers_that_would_be_rounded_beside_others_are_refused(tmp_path: Path, other: np.ndarray) -> None:
+    (tmp_path / "run_1").mkdir()
+    file = {"file": "f.npz", "array": ["arr_0", "arr_1", "arr_1"]}
+    kind = SourceDescription.model_validate({"name": "own", "samples": "run_*", "files": {"volume_position": file}})
+    for largest in (2**53, -(2**53), 2**53 + 1, -(2**53) - 1):
+        np.savez(tmp_path / "run_1" / "f.npz", np.array([0, largest]), other)
+        tree = SampleTree(kind, tmp_path)
+        sample = tree.discover()["run_1"]
+        if abs(largest) > 2**53:
+            with pytest.raises(SampleError, match=r"f.npz: whole numbers beyond 2\*\*53 cannot be joined with float64"):
+                tree.load(sample, "volume_position")
+        else:
+            assert tree.load(sample, "volume_position")[1, 0] == largest
+
+
 @pytest.mark.parametrize("suffix", [".npy", ".npz", ".h5"])
 def test_numbers_that_torch_does_not_have_are_a_problem_of_the_sample(tmp_path: Path, suffix: str) -> None:
     write(tmp_path / "run_1", suffix, VALUES.astype(np.longdouble))
@@ -349,6 +365,8 @@ def test_a_dataset_without_chunks_that_claims_any_size_is_refused(hdf5: Path, tm
         ("force_1.csv", "Cd,Cl\n0.3\n", "has 2 columns in its header and 1 in its row"),
         ("force_1.csv", "Cd;Cl\n0,3;-0,1\n", "has semicolons between its columns; write commas"),
         ("force_1.csv", "Cd,Cl\ninf,1\n", "'Cd' is inf"),
+        ("force_1.csv", "0.3,0.1\n0.4,0.1\n", r"its header \(0.3\); put a line with the names"),
+        ("force_1.csv", "speed,30\nangle,5\n", r"has numbers in the place of its header \(30\)"),
         ("force_1.csv", "", "has 0 rows"),
         ("force_1.csv", "L\n3\n", "'L' has another value in another file"),
     ],

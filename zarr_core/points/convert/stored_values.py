@@ -110,7 +110,9 @@ def _is_lossless(values: torch.Tensor, dtype: str) -> bool:
     """Whether a stored dtype holds every value of the source's dtype."""
     source = str(values.dtype).removeprefix("torch.")
     # NumPy has no bfloat16. Its exponents are those of float32.
-    return dtype != "float16" if source == "bfloat16" else np.can_cast(source, dtype)
+    if source == "bfloat16":
+        return dtype != "float16"
+    return source != "int64" and np.can_cast(source, dtype)  # NumPy takes every int64 for a float64
 
 
 def bounded(layout: ArrayLayout, bound: ErrorBound, values: torch.Tensor) -> ArrayLayout:
@@ -191,8 +193,11 @@ def _measure(
     for at in range(0, len(source), _DIFFERENCE_POINTS):
         part = slice(at, at + _DIFFERENCE_POINTS)
         error = difference[: len(source[part])]
-        # Cast first: an operation on two dtypes takes twice as long.
-        torch.sub(source[part], error.copy_(stored[part]), out=error)
+        if stored.dtype is torch.float64:  # of int64, whose difference to the nearest float64 is a whole number
+            error.copy_(source[part] - stored[part].long())
+        else:
+            # Cast first: an operation on two dtypes takes twice as long.
+            torch.sub(source[part], error.copy_(stored[part]), out=error)
         rounding.add(stored[part].numpy(), error.numpy())
 
 
@@ -270,6 +275,8 @@ def _constant(values: torch.Tensor) -> np.ndarray:
 
 
 def _way_out(name: FieldName, dtype: str) -> str:
+    if dtype == "float64":  # of whole numbers
+        return "float64 holds those up to 2**53: write smaller ones, such as differences, or leave the field out"
     wider = "float32" if dtype == "float16" else "float64"
     of_python = f"field_dtypes={{{name.canonical!r}: {wider!r}}}, reconvert=True in Python"
     return f"use --field-dtype {name.canonical}={wider} --reconvert; {of_python}"

@@ -7,7 +7,7 @@ import math
 import tokenize
 import zipfile
 import zlib
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import IO
 
@@ -36,6 +36,22 @@ def damaged(reason: str, *others: type[Exception]) -> Iterator[None]:
         raise ValueError(f"{reason}: {error}") from error
 
 
+def side_by_side(columns: Sequence[np.ndarray]) -> np.ndarray:
+    """The arrays as components of one.
+
+    Raises:
+        ValueError: they have no common dtype that holds the whole numbers of all of them.
+    """
+    joined = columns[0] if len(columns) == 1 else np.column_stack(columns)
+    for column in columns if joined.dtype.kind == "f" else ():
+        if column.dtype.kind in "iu" and column.size and max(int(column.max()), -int(column.min())) > 2**53:
+            raise ValueError(
+                f"whole numbers beyond 2**53 cannot be joined with {joined.dtype}, which does not hold all of them; "
+                "make a field of each array"
+            )
+    return joined
+
+
 class ArrayFile:
     """A file that contains named arrays without a mesh."""
 
@@ -47,7 +63,7 @@ class ArrayFile:
             raise ValueError("contains no mesh; name its arrays in `files` of the description, not in `meshes`")
         with self._file.stream() as opened, damaged("truncated or damaged"):
             columns = [self._read(opened, name) for name in choice.arrays or ("",)]
-        values = columns[0] if len(columns) == 1 else np.column_stack(columns)
+        values = side_by_side(columns)
         if values.dtype.kind not in "fiu":
             raise ValueError(f"contains {values.dtype}, expected numbers")
         values = values.astype(values.dtype.newbyteorder("="), copy=False)

@@ -20,6 +20,7 @@ import numpy as np
 
 from zarr_core.sources.arrays import PIECES, ArrayChoice
 from zarr_core.sources.formats import vtk_xml
+from zarr_core.sources.formats.arrays import side_by_side
 from zarr_core.sources.formats.contents import Contents, FoundArray, Mesh, MissingArrayError
 from zarr_core.sources.formats.files import SourceFile
 from zarr_core.sources.formats.vtk_geometry import (
@@ -191,8 +192,7 @@ class _Part:
         """The chosen field; raises ValueError."""
         if choice.compute:
             return computed(self.block, choice)
-        columns = [self._array(name, choice.at) for name in choice.arrays]
-        return columns[0] if len(columns) == 1 else np.column_stack(columns)
+        return side_by_side([self._array(name, choice.at) for name in choice.arrays])
 
     def _array(self, name: str, at: str) -> np.ndarray:
         attributes, rows = self._arrays[at]

@@ -8,6 +8,7 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from stat import S_ISLNK, S_ISREG
 
 from filelock import FileLock, SoftFileLock, Timeout
 
@@ -36,30 +37,48 @@ def read(path: str, start: int | None = None, stop: int | None = None) -> bytes:
 
 def info(path: str, follow_links: bool = True) -> ObjectInfo:
     """Size and times of a file; of the link itself if links are not followed."""
-    stat = os.stat(path, follow_symlinks=follow_links)
+    return _described(os.stat(path, follow_symlinks=follow_links))
+
+
+def _described(stat: os.stat_result) -> ObjectInfo:
     # Without the device number, which differs between machines that mount the same disk.
     changed = f"{stat.st_ino} {stat.st_ctime_ns}"
     return ObjectInfo(stat.st_size, str(stat.st_mtime), stat.st_mtime, changed)
 
 
 def walk(top: str, *, follow_links: bool, recursive: bool = True) -> Iterator[tuple[str, ObjectInfo]]:
-    """Every file below a folder (``recursive=False``: directly in it), or with that name. Vanished ones are skipped.
+    """Every file below a folder (``recursive=False``: directly in it), or with that name.
+
+    Files that vanish meanwhile are skipped, and what is not a file: a pipe or a device may be read without end.
 
     Raises:
         OSError: a folder cannot be listed.
     """
     if os.path.isfile(top):
         yield top, info(top)
-    for parent, _, names in os.walk(top, onerror=_unlisted, followlinks=follow_links):
+    for parent, folders, names in os.walk(top, onerror=_unlisted, followlinks=follow_links):
         for name in names:
             path = f"{parent}/{name}"
             try:
-                found = info(path, follow_links)
+                found = os.stat(path, follow_symlinks=follow_links)
             except FileNotFoundError:
                 continue
-            yield path, found
+            if S_ISREG(found.st_mode) or S_ISLNK(found.st_mode):
+                yield path, _described(found)
         if not recursive:
             return
+        if follow_links:
+            folders[:] = [name for name in folders if not links_above(f"{parent}/{name}")]
+
+
+def links_above(path: str) -> bool:
+    """Whether a folder is a link to one that its path leads through, so that it has no end."""
+    if not os.path.islink(path):
+        return False
+    with suppress(FileNotFoundError):
+        target = os.stat(path)
+        return any(os.path.samestat(target, above.stat()) for above in Path(path).absolute().parents)
+    return False
 
 
 def _unlisted(error: OSError) -> None:
