@@ -51,6 +51,12 @@ def test_a_large_object_is_uploaded_from_a_file_of_this_machine(
     assert storage.read("large") == b"".join(pieces)
 
 
+def pack(n_bytes: int) -> None:
+    with closing(Packing("samples/a/0")) as packing:
+        packing.write("samples/a/0/zarr.json", [bytes(n_bytes)])
+        list(packing.read("zarr.json"))
+
+
 def test_a_full_disk_of_temporary_files_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """They have no names: the error named no place, or that of the store."""
     monkeypatch.setattr(temporary, "_IN_MEMORY", 1)
@@ -60,7 +66,6 @@ def test_a_full_disk_of_temporary_files_is_named(monkeypatch: pytest.MonkeyPatch
             with pytest.raises(OSError, match="No space left") as error, temporary.collected([bytes(n_bytes)]):
                 pass
             assert error.value.filename == gettempdir()
-            with pytest.raises(OSError, match="No space left") as error, closing(Packing("samples/a/0")) as packed:
-                packed.write("samples/a/0/zarr.json", [bytes(n_bytes)])
-                list(packed.read("zarr.json"))
+            with pytest.raises(OSError, match="No space left") as error:
+                pack(n_bytes)
             assert error.value.filename == gettempdir()
