@@ -31,14 +31,15 @@ _PARTS = ("create_multipart_upload", "upload_part", "complete_multipart_upload")
 
 @contextmanager
 def full_disk(path: str) -> Iterator[None]:
-    """A local disk without space: a regular expression found in the path of a new file lets it be created, but not hold
-    a byte.
+    """A local disk without space: a regular expression found in the path of a new file, or of the folder of one without
+    a name, lets it be created, but not hold a byte.
     """
     real, full = os.open, os.open("/dev/full", os.O_WRONLY)
 
     def opened(name: Any, flags: int, *arguments: Any, **options: Any) -> int:
         handle = real(name, flags, *arguments, **options)
-        if flags & os.O_CREAT and re.search(path, os.fspath(name)):
+        is_new = flags & os.O_CREAT or flags & os.O_TMPFILE == os.O_TMPFILE
+        if is_new and re.search(path, os.fspath(name)):
             os.dup2(full, handle)
         return handle
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import os
 import re
@@ -90,6 +91,15 @@ def test_a_refusal_of_wrong_credentials_names_the_page_that_helps() -> None:
     outcome, _ = run(Service("s3://bucket"), error)
     expected = "s3://bucket/object was refused: PermissionError; HTTP 403: check the credentials (docs/clouds.md)"
     assert str(outcome) == expected
+
+
+def test_an_expired_token_names_the_page_that_helps() -> None:
+    error = OSError(errno.EINVAL, "Bad Request")  # as s3fs translates a response to a HEAD request of 400
+    error.__cause__ = ServiceError(400)
+    assert str(run(Service("s3://bucket"), error)[0]).endswith("HTTP 400: check the credentials (docs/clouds.md)")
+    error = OSError(errno.EINVAL, "The XML you provided was not well-formed")
+    error.__cause__ = ServiceError(400)
+    assert "credentials" not in str(run(Service("s3://bucket"), error)[0])
 
 
 def test_missing_credentials_are_named() -> None:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import re
+from contextlib import closing
 from mmap import mmap
+from tempfile import gettempdir
 from typing import Any
 
 import pytest
 
+from tests.helpers.faults import full_disk
+from zarr_core.points.store import packing
+from zarr_core.points.store.packing import Packing
 from zarr_core.storage import Storage, temporary
 from zarr_core.storage.backends.obstore import ObstoreBackend
 from zarr_core.storage.backends.s3 import ConditionalPut, S3Backend
@@ -43,3 +49,23 @@ def test_a_large_object_is_uploaded_from_a_file_of_this_machine(
     storage = Storage(s3_root, client=client)
     assert storage.write("large", iter(pieces)) == 16 << 20
     assert storage.read("large") == b"".join(pieces)
+
+
+def pack(n_bytes: int) -> None:
+    with closing(Packing("samples/a/0")) as packing:
+        packing.write("samples/a/0/zarr.json", [bytes(n_bytes)])
+        list(packing.read("zarr.json"))
+
+
+def test_a_full_disk_of_temporary_files_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They have no names: the error named no place, or that of the store."""
+    monkeypatch.setattr(temporary, "_IN_MEMORY", 1)
+    monkeypatch.setattr(packing, "_IN_MEMORY", 1)
+    for n_bytes in (100, 1 << 20):  # a write fails, or the end of a buffer
+        with full_disk(re.escape(gettempdir())):
+            with pytest.raises(OSError, match="No space left") as error, temporary.collected([bytes(n_bytes)]):
+                pass
+            assert error.value.filename == gettempdir()
+            with pytest.raises(OSError, match="No space left") as error:
+                pack(n_bytes)
+            assert error.value.filename == gettempdir()

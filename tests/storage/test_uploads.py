@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import sys
 import threading
@@ -11,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from zarr_core.errors import TransferError
+from tests.helpers.servers.fault_proxy import FaultProxy
+from zarr_core.errors import StoreError, TransferError
 from zarr_core.storage import Storage, retries
 from zarr_core.storage.backends.generic import MemoryBackend
 from zarr_core.storage.backends.obstore import ObstoreBackend
@@ -158,6 +160,40 @@ def test_a_large_object_is_uploaded_in_parts(
         storage.write(name, [data])
         assert storage.read(name) == data
         assert storage.info(name).version[32:] == parts  # the etag names the number of parts
+
+
+class _LosesTheFirstEnd(FaultProxy):
+    """Passes the end of the first upload in parts on, and resets the connection instead of answering it."""
+
+    async def _serve(self, request: Any, reader: Any, writer: Any, upstream: Any) -> bool:
+        if request.method != "POST" or "uploadId=" not in request.target or self.counts["lost"]:
+            return await super()._serve(request, reader, writer, upstream)
+        self.counts["lost"] += 1
+        await self._pass_on(request, reader, writer, upstream)
+        writer.transport.abort()
+        return False
+
+
+@pytest.mark.parametrize("backend", [S3Backend, ObstoreBackend])
+def test_an_upload_whose_end_was_not_answered_is_repeated(
+    s3_root: str, backend: type[ConditionalPut], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The client aborts an upload that is no more, which looked as if there were no bucket."""
+    pytest.importorskip("obstore", reason="needs the obstore extra")
+    s3fs = pytest.importorskip("s3fs", reason="needs the s3 extra")
+    monkeypatch.setattr(ConditionalPut, "single_put_bytes", 1 << 20)
+    monkeypatch.setattr(ConditionalPut, "part_bytes", 5 << 20)
+    large = random.Random(0).randbytes(11 << 20)
+    with _LosesTheFirstEnd(os.environ["AWS_ENDPOINT_URL"]) as proxy:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.url)
+        s3fs.S3FileSystem.clear_instance_cache()
+        storage = Storage(s3_root, client=backend)
+        storage.write("large", [large])
+        assert storage.read("large") == large
+        assert proxy.counts["lost"] == 1
+        with pytest.raises(StoreError, match="the bucket does not exist"):
+            Storage("s3://no-such-bucket/store", client=backend).write("large", [large])
+    s3fs.S3FileSystem.clear_instance_cache()
 
 
 def test_uploads_that_may_not_be_listed_are_told(

@@ -222,10 +222,13 @@ def _check_transient(what: str, error: Exception) -> None:
     if not lasts and (status is None or status in (408, 409, 425, 429) or (status >= 500 and status != 501)):
         return
     if isinstance(error, OSError) or name in _REFUSALS or status:
-        hint = f"; HTTP {status}: check the credentials (docs/clouds.md)" if status in (401, 403) else ""
+        text, hint = describe(error), ""
+        # S3 answers an expired token with 400, and a HEAD request without the reason.
+        if status in (401, 403) or (status == 400 and "Bad Request" in text):
+            hint = f"; HTTP {status}: check the credentials (docs/clouds.md)"
         if name in _WITHOUT_CREDENTIALS:
             hint = "; set the credentials of the service, such as AWS_ACCESS_KEY_ID (docs/clouds.md)"
-        raise TransferError(f"{redact(what)} was refused: {describe(error)}{hint}") from printable_cause(error)
+        raise TransferError(f"{redact(what)} was refused: {text}{hint}") from printable_cause(error)
     raise error  # a bug in this library
 
 

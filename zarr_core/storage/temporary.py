@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import re
 import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from mmap import ACCESS_READ, mmap
-from tempfile import SpooledTemporaryFile
+from tempfile import SpooledTemporaryFile, gettempdir
 
 # Bytes of an object that are collected in memory; more are collected in a file.
 _IN_MEMORY = 64 << 20
@@ -28,9 +29,20 @@ def strip_temp_suffix(name: str) -> tuple[str, bool]:
 
 
 @contextmanager
+def scratch() -> Iterator[None]:
+    """Name the folder of temporary files in the error of a full disk: the files have no names."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT) and error.filename is None:
+            error.filename = gettempdir()
+        raise
+
+
+@contextmanager
 def collected(pieces: Iterable[bytes]) -> Iterator[bytes | mmap]:
     """The bytes of an object in one piece. More than 64 MiB lie in a temporary file of this machine, not in memory."""
-    with SpooledTemporaryFile(_IN_MEMORY) as file:
+    with scratch(), SpooledTemporaryFile(_IN_MEMORY) as file:
         file.writelines(pieces)
         size = file.tell()
         file.seek(0)

@@ -31,6 +31,8 @@ def as_tensorstore(
 
     TensorStore ends the process if it cannot allocate what damaged metadata claims, and hangs in a process that was
     forked after its use: for stores that others can write to, and for training, use ``ZarrChunkReader``.
+    Cells of a matrix whose shards are lost or were collected are NaN without an error, because chunks of missing cells
+    are not stored: tag the generation before garbage is collected, or use :meth:`WideMatrix.read`, which raises.
 
     Args:
         url: a local path or ``s3://`` URL of a point store or a wide matrix.

@@ -17,6 +17,7 @@ import numpy as np
 from zarr_core.format.packed import Archive, Entry, in_order
 from zarr_core.format.ranges import MAX_READ_BYTES
 from zarr_core.storage import Storage
+from zarr_core.storage.temporary import scratch
 
 # Encoded bytes of a sample that are kept in memory; more are written to a temporary file.
 _IN_MEMORY = 32 << 20
@@ -34,7 +35,8 @@ class Packing:
 
     def close(self) -> None:
         """Delete the temporary file."""
-        self._file.close()
+        with scratch():  # writes what waits in a buffer
+            self._file.close()
 
     def write(self, name: str, pieces: Iterable[bytes]) -> int:
         """Take an object, named as in a folder at the archive's path; returns its bytes."""
@@ -42,7 +44,8 @@ class Packing:
         own_name = name.removeprefix(f"{self.relpath}/")
         self._places[own_name] = self._file.tell()
         for piece in pieces:
-            self._file.write(piece)
+            with scratch():
+                self._file.write(piece)
             size += len(piece)
             crc32 = zlib.crc32(piece, crc32)
         self._entries[own_name] = Entry(own_name, size, crc32)  # the group of meshes is written once per domain
@@ -54,7 +57,8 @@ class Packing:
 
     def read(self, name: str) -> Iterator[bytes]:
         """The bytes of an object, named as in the archive."""
-        self._file.seek(self._places[name])
+        with scratch():
+            self._file.seek(self._places[name])
         left = self._entries[name].size
         while left:
             piece = self._file.read(min(left, _COPY_BYTES))

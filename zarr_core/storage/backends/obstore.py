@@ -16,7 +16,7 @@ from zarr_core._util.redaction import printable_cause, redact
 from zarr_core.errors import StoreError
 from zarr_core.storage import retries
 from zarr_core.storage.backends import ConditionFailed, ObjectInfo, Page
-from zarr_core.storage.backends.s3 import ConditionalPut, check_response, with_endpoint
+from zarr_core.storage.backends.s3 import ConditionalPut, check_response, upload_in_parts, with_endpoint
 from zarr_core.storage.filesystems import Access, access, settings
 
 # The process that first used obstore. In a fork of it every request would hang.
@@ -147,14 +147,15 @@ class ObstoreBackend(ConditionalPut):
         return _info(await self._api.head_async(self._store, self._key(path)))
 
     async def put(self, path: str, data: bytes | bytearray | mmap) -> None:
-        await self._api.put_async(
-            self._store,
-            self._key(path),
-            data,
-            use_multipart=isinstance(data, mmap) or len(data) > self.single_put_bytes,
-            chunk_size=self.part_bytes,
-            max_concurrency=self.parts_in_flight,
-        )
+        with upload_in_parts():
+            await self._api.put_async(
+                self._store,
+                self._key(path),
+                data,
+                use_multipart=isinstance(data, mmap) or len(data) > self.single_put_bytes,
+                chunk_size=self.part_bytes,
+                max_concurrency=self.parts_in_flight,
+            )
 
     async def delete(self, path: str) -> None:
         await self._api.delete_async(self._store, self._key(path))

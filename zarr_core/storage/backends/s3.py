@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from abc import abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
 from mmap import mmap
 from typing import Any
 
@@ -77,7 +79,8 @@ class S3Backend(ConditionalPut):
         if not isinstance(data, mmap) and len(data) <= self.single_put_bytes:
             await self._call("put_object", path, Body=data)
         else:
-            await self.fs._pipe_file(path, data, chunksize=self.part_bytes, max_concurrency=self.parts_in_flight)
+            with upload_in_parts():
+                await self.fs._pipe_file(path, data, chunksize=self.part_bytes, max_concurrency=self.parts_in_flight)
 
     async def _put_on_condition(self, path: str, data: bytes, etag: str | None) -> None:
         condition = {"IfNoneMatch": "*"} if etag is None else {"IfMatch": etag}
@@ -126,6 +129,20 @@ class S3Backend(ConditionalPut):
     async def _call(self, method: str, path: str, **options: Any) -> Any:
         bucket, _, key = path.partition("/")
         return await self.fs._call_s3(method, Bucket=bucket, Key=key, **options)
+
+
+@contextmanager
+def upload_in_parts() -> Iterator[None]:
+    """Make an upload worth another attempt if the answer to its end was lost, or was an error.
+
+    It may have ended: the client then aborts an upload that is no more, and raises as if there were no bucket.
+    """
+    try:
+        yield
+    except FileNotFoundError as error:
+        if "NoSuchUpload" not in f"{error} {error.__cause__}":
+            raise
+        raise ConnectionError("the service did not confirm that the upload ended") from None
 
 
 def with_endpoint(url: str, endpoint: str) -> str:

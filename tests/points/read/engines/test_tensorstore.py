@@ -1,4 +1,4 @@
-"""A chunk that claims more bytes than its layout has is refused before TensorStore allocates them."""
+"""TensorStore as an engine: stores at the root of a bucket, and chunks that claim more bytes than their layout has."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tests.helpers.small_source import KIND, write_source
+from zarr_core import as_tensorstore
 from zarr_core.convert import convert
 from zarr_core.errors import CorruptChunkError
 from zarr_core.points.read.engines.tensorstore import FrameSizes
@@ -34,3 +35,16 @@ def test_claimed_sizes_are_compared_with_the_layout(tmp_path: Path, codec: str) 
     shard.write_bytes(data)
     with pytest.raises(CorruptChunkError, match="chunk 0 decodes to 2147483631 bytes where 32 belong"):
         FrameSizes(Storage(tmp_path / "store")).check(read)
+
+
+@pytest.mark.parametrize("layout", ["directory", "packed"])
+def test_a_store_at_the_root_of_a_bucket(tmp_path: Path, s3_root: str, layout: str) -> None:
+    pytest.importorskip("tensorstore", reason="needs the extra tensorstore")
+    source = write_source(tmp_path / "source", ("run_1",))
+    bucket = s3_root.rpartition("/")[0]
+    convert(KIND, bucket, root=source, chunk_points=16, layout=layout)
+    expected = ZarrChunkReader(bucket).read_sample("run_1")
+    for name, values in ZarrChunkReader(bucket, engine="tensorstore").read_sample("run_1").items():
+        np.testing.assert_array_equal(values, expected[name])
+    array = as_tensorstore(bucket, "surface_pressure", "run_1")
+    np.testing.assert_array_equal(array.read().result(), expected["surface_pressure"])

@@ -154,13 +154,13 @@ class _Process:
 
 
 def kvstore(root: str, storage: Storage) -> dict[str, Any]:
-    """TensorStore's key-value store for a root; raises StoreError for a location that it does not support."""
+    """TensorStore's key-value store for a root, which may be a bucket; raises StoreError for other locations."""
     if is_local(root):
-        return {"driver": "file", "path": storage.location}
+        return {"driver": "file", "path": f"{storage.location}/"}
     if not root.startswith("s3://"):
         raise StoreError(f"engine 'tensorstore' reads local paths and s3://, not {redact(root)}")
     bucket, _, prefix = storage.location.partition("/")
-    kvstore: dict[str, Any] = {"driver": "s3", "bucket": bucket, "path": prefix}
+    kvstore: dict[str, Any] = {"driver": "s3", "bucket": bucket, "path": f"{prefix}/" if prefix else ""}
     found = access("s3")
     if found.endpoint:
         region = found.config.get("region") or os.environ.get("AWS_DEFAULT_REGION", "us-east-1")
@@ -174,8 +174,8 @@ def below(kvstore: dict[str, Any], path: str) -> dict[str, Any]:
     """The key-value store of what lies at a path: in a folder, or in the archive of a packed sample."""
     archive, inside, rest = path.partition(f"{SUFFIX}/")
     if not (inside and is_archive(f"{archive}{SUFFIX}")):
-        return {**kvstore, "path": f"{kvstore['path']}/{path}/"}
-    return {"driver": "zip", "base": {**kvstore, "path": f"{kvstore['path']}/{archive}{SUFFIX}"}, "path": f"{rest}/"}
+        return {**kvstore, "path": f"{kvstore['path']}{path}/"}
+    return {"driver": "zip", "base": {**kvstore, "path": f"{kvstore['path']}{archive}{SUFFIX}"}, "path": f"{rest}/"}
 
 
 def _credentials(found: Access) -> dict[str, str]:
