@@ -176,8 +176,8 @@ def _expression(pattern: str) -> re.Pattern[str]:
     for part in pattern.split("/"):
         own = "" if part.startswith(".") else r"(?!\.)"
         for token in _TOKEN.findall(part):
-            # The expression of one character is that of fnmatch without "(?s:" before it and ")\Z" behind it.
-            own += _OF_SEVERAL.get(token) or f"(?!/){translate(token)[4:-3]}"
+            # One character; what fnmatch makes of it ends with an anchor.
+            own += _OF_SEVERAL.get(token) or f"(?!/){translate(token)[:-2]}"
         parts.append(own)
     return re.compile("/".join(parts))
 
