@@ -35,6 +35,9 @@ from zarr_core.errors import ZarrCoreError
         ({"normalizers": {"surface_pressure": "position"}}, "applies to positions only"),
         ({"normalizers": {"surface_position": {"kind": "position", "scale": 0}}}, "scale"),
         ({"normalizers": {"surface_pressure": {"kind": "mean_std", "scale": 2}}}, "scale"),
+        ({"item": {"p": "surface_pressure"}, "with_index": True}, "item leaves index out.*`item: {index: index}`"),
+        ({"item": {"p": "surface_pressure"}, "with_sample_id": True}, "item leaves sample_id out"),
+        ({"item": {"p": "surface_pressure"}, "parameters": ["drag"]}, "item leaves drag out"),
     ],
 )
 def test_wrong_settings_are_refused_by_name(root: Path, settings: dict[str, Any], message: str) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import DataLoader, Dataset, random_split
+from torch.utils.data import DataLoader, Dataset, SequentialSampler, random_split
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from tests.helpers import fork_server
@@ -116,6 +116,29 @@ def test_a_copy_of_a_loader_has_the_same_batches(copied: Any) -> None:
     next(iter(loader))
     assert epochs_of(copied(make_loader("resumable", 1))) == expected()
     assert copied(loader).state_dict()["position"] == 1
+
+
+def write_epochs(loader: Any, out: Path) -> None:
+    out.write_text(json.dumps(epochs_of(loader)))
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_loader_can_be_given_to_a_process_that_starts(tmp_path: Path, begun: bool) -> None:
+    # As Lightning's ddp_spawn and torch.multiprocessing.spawn do. torch passes no random generator on in this way.
+    loader = make_loader("resumable", 1)
+    if begun:
+        next(iter(loader))
+    process = fork_server.start(write_epochs, loader, tmp_path / "epochs.json")
+    process.join()
+    first, second = json.loads((tmp_path / "epochs.json").read_text())
+    assert first == expected()[begun]
+    assert second != first
+
+
+def test_a_sampler_that_a_framework_builds_anew_names_the_way_out() -> None:
+    # As Lightning does with whatever has batch_size and drop_last.
+    with pytest.raises(ZarrCoreError, match=r"a SequentialSampler: .*use_distributed_sampler=False.*for predictions"):
+        EpochBatchSampler(SequentialSampler(NUMBERS), batch_size=4, drop_last=False)  # type: ignore[arg-type]
 
 
 def counted(loader: Any, epoch: int) -> list[list[int]]:

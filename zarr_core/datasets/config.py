@@ -191,6 +191,13 @@ class StoreDatasetConfig(pydantic.BaseModel):
             check_shares(self.splits, self.split)
         if self.item and self.dtype == "stored":
             raise ValueError('item forms keys of float32 values; dtype="stored" keeps the names of the fields')
+        added = {**dict.fromkeys(self.parameters, True), "index": self.with_index, "sample_id": self.with_sample_id}
+        for name, asked in added.items():
+            if self.item and asked and name not in self.item_names:
+                raise ValueError(
+                    f"item leaves {name} out, which the config asks for; name it in item, such as "
+                    f"`item: {{{name}: {name}}}`, or do not ask for it"
+                )
         if self.batch_transform is not None and self.collate is not None:
             raise ValueError(
                 "batch_transform changes batches of samples of one size, before collate; use transform, or "

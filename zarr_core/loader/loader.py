@@ -14,7 +14,7 @@ from zarr_core._util.arguments import whole_number
 from zarr_core._util.threads import map_in_threads
 from zarr_core.errors import ZarrCoreError
 from zarr_core.loader.epochs import epoch_setter, fetch_items
-from zarr_core.loader.sampler import EpochBatchSampler, Shares
+from zarr_core.loader.sampler import BUILT_ANEW, EpochBatchSampler, Shares
 
 T = TypeVar("T")
 
@@ -59,8 +59,7 @@ class ResumableLoader(DataLoader[T]):
     ) -> None:
         if not isinstance(batch_sampler, EpochBatchSampler):
             raise ZarrCoreError(
-                f"batch_sampler must be an EpochBatchSampler, not {type(batch_sampler).__name__}. If a framework "
-                "builds the loader anew, as Lightning does for predictions, give it a plain DataLoader"
+                f"batch_sampler must be an EpochBatchSampler, not {type(batch_sampler).__name__}. {BUILT_ANEW}"
             )
         if not options.get("in_order", True):
             raise ZarrCoreError("in_order=False cannot be resumed: the order of its batches is not reproducible")
@@ -81,8 +80,6 @@ class ResumableLoader(DataLoader[T]):
         self._batches = _Prefetched(batch_sampler)
         self._iterations = 0
         self._seeds_workers = options.get("generator") is None
-        if self._seeds_workers:
-            options["generator"] = torch.Generator()
         super().__init__(dataset, batch_sampler=self._batches, **options)
         self._sampler = batch_sampler
 
@@ -100,6 +97,8 @@ class ResumableLoader(DataLoader[T]):
                 batches = super().__iter__()
             finally:
                 self._batches.taken_by_loader = False
+                if self._seeds_workers:
+                    self.generator = None  # torch cannot pass a generator to a spawned process, as the loader may be
         for position, batch in enumerate(batches, self._sampler.position + 1):
             self._sampler.check_epoch(epoch)
             self._sampler.position = position
@@ -113,7 +112,7 @@ class ResumableLoader(DataLoader[T]):
         """
         if self._seeds_workers:
             seed = hash((torch.initial_seed(), epoch, self._iterations))
-            self.generator.manual_seed(seed & 0xFFFF_FFFF)
+            self.generator = torch.Generator().manual_seed(seed & 0xFFFF_FFFF)
             self._iterations += 1
 
     def _read_batch(self, indices: list[int]) -> T:

@@ -29,6 +29,11 @@ _STATE_VERSION = 1
 _SEEDS = (-(2**63), 2**64 - 1)
 # Samples whose indices are computed together, which costs little more than computing one.
 _LOOKAHEAD = 1024
+# What to do if a framework builds a loader or its sampler anew.
+BUILT_ANEW = (
+    "Lightning builds loaders anew on several processes, unless Trainer(use_distributed_sampler=False) is set, and for "
+    "predictions: give those a DataLoader(dataset, batch_size=8)"
+)
 
 
 class EpochBatchSampler(Sampler[list[int]]):
@@ -99,6 +104,9 @@ class EpochBatchSampler(Sampler[list[int]]):
         on_epoch: Callable[[int], None] | None = None,
         replica: Callable[[], tuple[int, int]] = rank_and_world,
     ) -> None:
+        if isinstance(dataset_size, Sampler):
+            name = type(dataset_size).__name__
+            raise ZarrCoreError(f"dataset_size is a {name}: the sampler was built anew around it. {BUILT_ANEW}")
         dataset_size = whole_number("dataset_size", dataset_size, 1)
         batch_size = whole_number("batch_size", batch_size, 1)
         drop_last = _boolean("drop_last", drop_last)
