@@ -80,7 +80,9 @@ class DatasetDeclaration(Declaration):
 
     @pydantic.model_validator(mode="after")
     def _check(self) -> Self:
-        self._check_at_least(1, "batch_size", "workers", "checked_samples", "complete_within_hours")
+        self._check_range(1, "batch_size", "workers", "checked_samples", "complete_within_hours")
+        if self.splits == []:
+            raise ValueError("splits is empty, which selects no sample; leave it out to convert all samples")
         if self.notifications is not None and not self.source.startswith("s3://"):
             raise ValueError("notifications: only sources in S3 have them")
         check_exports(self.exports, POINT_FORMATS)

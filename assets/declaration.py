@@ -21,14 +21,19 @@ from zarr_core._util.units import parse_duration
 from zarr_core.errors import ZarrCoreError
 from zarr_core.versioning.gc import DEFAULT_GRACE
 
+# Of any number that a declaration gives: no time that is made of it leaves the range of Python's.
+_MOST = 1_000_000
+
 
 class _WithoutBools(pydantic.BaseModel):
     @pydantic.field_validator("*", mode="before")
     @classmethod
     def _check_not_bool(cls, value: object, info: pydantic.ValidationInfo) -> object:
         annotation = cls.model_fields[info.field_name or ""].annotation
-        if isinstance(value, bool) and bool not in (annotation, *get_args(annotation)):  # pydantic takes true for 1
-            raise ValueError(f"must not be {str(value).lower()}")
+        given = [value, *value.values()] if isinstance(value, Mapping) else [value]
+        for each in given:
+            if isinstance(each, bool) and bool not in (annotation, *get_args(annotation)):  # pydantic takes true for 1
+                raise ValueError(f"must not be {str(each).lower()}")
         return value
 
 
@@ -102,28 +107,27 @@ class Declaration(dg.Model, dg.Resolvable, _WithoutBools):
             refuse_credentials(*_texts_of(self.model_dump()))
         except ZarrCoreError as error:
             raise ValueError(str(error)) from None
-        self._check_at_least(1, "look_every_seconds")
-        self._check_at_least(0, "settle_seconds", "retry_seconds")
+        days = ("verify_within_days", "fresh_within_days", "published_within_hours")
+        self._check_range(1, "look_every_seconds", *days)
+        self._check_range(0, "settle_seconds", "retry_seconds")
         try:
             parse_duration(self.gc_grace)
         except ZarrCoreError as error:
             raise ValueError(f"gc_grace: {error}") from error
-        for name in ("source", "store", "matrix", "report"):
+        for name in ("source", "store", "matrix", "features", "report"):
             if getattr(self, name, None) == "":  # the folder of the project otherwise
                 raise ValueError(f"{name} is empty; a template may name a variable of the environment that is empty")
         for name in ("refresh_schedule", "retry_schedule", "gc_schedule"):
             cron = getattr(self, name)
             if cron is not None and not is_cron(cron):
                 raise ValueError(f"{name}: {cron!r} is not a cron schedule such as '0 3 * * *', at 03:00 every day")
-        for name in ("verify_within_days", "fresh_within_days", "published_within_hours"):
-            if getattr(self, name) is not None:
-                self._check_at_least(1, name)
         return self
 
-    def _check_at_least(self, minimum: int, *names: str) -> None:
+    def _check_range(self, minimum: int, *names: str) -> None:
         for name in names:
-            if getattr(self, name) < minimum:
-                raise ValueError(f"{name} must be at least {minimum}, not {getattr(self, name)}")
+            value = getattr(self, name)
+            if value is not None and not minimum <= value <= _MOST:
+                raise ValueError(f"{name} must be at least {minimum} and at most {_MOST:,}, not {value}")
 
     def _absolute_copies(self, project: Path) -> dict[str, Any]:
         """``exports`` and ``shootout`` with absolute paths."""

@@ -56,6 +56,8 @@ class ExportDeclaration(dg.Model, dg.Resolvable):
         known = {**POINT_FORMATS, **MATRIX_FORMATS}.get(self.format)
         if known is None:
             raise ValueError(f"format {self.format!r} is none of {', '.join({**POINT_FORMATS, **MATRIX_FORMATS})}")
+        if not self.output:  # the folder of the project otherwise
+            raise ValueError("output is empty; a template may name a variable of the environment that is empty")
         if unknown := [name for name in self.arguments if name not in known]:
             raise ValueError(f"{self.format} has no argument {unknown[0]!r}; it has {', '.join(known)}")
         return self

@@ -39,8 +39,8 @@ class ShootoutDeclaration(dg.Model, dg.Resolvable):
 
     @pydantic.model_validator(mode="after")
     def _check(self) -> Self:
-        if not self.tiers:
-            raise ValueError("tiers must name at least one folder or URL")
+        if not self.tiers or "" in self.tiers.values():  # an empty one would be the folder of the project
+            raise ValueError("tiers must name at least one folder or URL, and none that is empty")
         try:
             parse_duration(self.budget)
         except ZarrCoreError as error:

@@ -9,6 +9,7 @@ import dagster as dg
 from zarr_core.platform.resources.warehouses import WarehouseAccess
 from zarr_core.platform.sensors.behind import check_converted, conversions, held_batches
 from zarr_core.platform.sensors.dagster_internals.queries import has_open_work
+from zarr_core.platform.sensors.dagster_internals.tags import DATA_VERSION
 from zarr_core.platform.sensors.deadline import within_the_tick
 from zarr_core.platform.sensors.observations import (
     KnownItems,
@@ -22,6 +23,7 @@ from zarr_core.platform.sensors.overview import overview_events
 from zarr_core.platform.sensors.pending import PendingChanges, find_changes
 from zarr_core.platform.sensors.withdrawn import check_again, retired_row
 
+from zarr_core._util.digests import short_digest
 from zarr_core.matrix import WideMatrix
 from zarr_core.sources.listing import Listing
 from zarr_core.warehouses import Warehouse
@@ -50,6 +52,22 @@ def matrix_within_the_tick(declared: WatchedWarehouse) -> WideMatrix | None:
     """The matrix as it is now, for a sensor; raises Failure if its storage does not answer in time."""
     what = f"reading the head of {declared.shown_matrix}"
     return within_the_tick(what, lambda: WarehouseAccess().matrix_if_any(declared.matrix))
+
+
+def samples_version(matrix: WideMatrix) -> str:
+    """Data version of what is published of a matrix: its samples, which the column-major copy does not change."""
+    return short_digest([matrix.matrix_id, *matrix.sample_ids])
+
+
+def _unpublished(
+    instance: dg.DagsterInstance, declared: WatchedWarehouse, matrix: WideMatrix
+) -> tuple[int, int] | None:
+    """Generation and number of samples of a matrix, if they are not those published last, as after ``retire``."""
+    latest = instance.get_latest_materialization_event(declared.published)
+    tags = (latest.asset_materialization.tags if latest and latest.asset_materialization else None) or {}
+    if tags.get(DATA_VERSION) == samples_version(matrix):
+        return None
+    return matrix.generation, len(matrix.sample_ids)
 
 
 def warehouse_batches_sensor(declared: WatchedWarehouse) -> dg.SensorDefinition:
@@ -84,7 +102,8 @@ def warehouse_batches_sensor(declared: WatchedWarehouse) -> dg.SensorDefinition:
                 )
         checks = changed_checks(instance, checks)
         rows = [retired_row(declared.matrix, declared.shown_matrix, matrix)] if matrix is not None else []
-        events = [*checks, *overview_events(context, declared, found, (), checks, rows)]
+        committed = _unpublished(instance, declared, matrix) if matrix is not None else None
+        events = [*checks, *overview_events(context, declared, found, (), checks, rows, committed)]
         return sensor_result(context, declared, listing, changes, "batches", events)
 
     return warehouse_batches

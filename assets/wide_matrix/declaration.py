@@ -51,7 +51,7 @@ class MatrixDeclaration(Declaration):
 
     @pydantic.model_validator(mode="after")
     def _check(self) -> Self:
-        self._check_at_least(1, "batch_size", "checked_batches")
+        self._check_range(1, "batch_size", "checked_batches")
         check_values(self.values)
         check_exports(self.exports, MATRIX_FORMATS)
         try:

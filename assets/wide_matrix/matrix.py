@@ -10,9 +10,9 @@ from zarr_core.platform.assets.wide_matrix.declaration import MatrixDeclaration
 from zarr_core.platform.resources.warehouses import WarehouseAccess
 from zarr_core.platform.sensors.dagster_internals.tags import ROW_COUNT
 from zarr_core.platform.sensors.operating import if_red
+from zarr_core.platform.sensors.warehouse_batches import samples_version
 from zarr_core.platform.sensors.withdrawn import withdrawal
 
-from zarr_core._util.digests import short_digest
 from zarr_core.errors import WarehouseError
 from zarr_core.matrix.ingest.audit import withdrawn_batches
 
@@ -60,7 +60,7 @@ def matrix_asset(declared: MatrixDeclaration) -> dg.AssetsDefinition:
                 **({"withdrawn": table([{"batch": name} for name in withdrawn])} if withdrawn else {}),
                 ROW_COUNT: samples,
             },
-            data_version=dg.DataVersion(short_digest([opened.matrix_id, *opened.sample_ids])),
+            data_version=dg.DataVersion(samples_version(opened)),
         )
 
     return matrix
@@ -86,7 +86,7 @@ def columns_asset(declared: MatrixDeclaration) -> dg.AssetsDefinition:
                 "generation": opened.generation,
                 **({"added_batches": table([{"batch": name} for name in added])} if added else {}),
             },
-            data_version=dg.DataVersion(short_digest([opened.matrix_id, *opened.sample_ids])),
+            data_version=dg.DataVersion(samples_version(opened)),
         )
 
     return columns

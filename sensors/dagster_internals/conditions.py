@@ -9,7 +9,7 @@ import dagster as dg
 from dagster._core.asset_graph_view.asset_graph_view import AssetGraphView
 from dagster._core.storage.dagster_run import RunRecord
 from dagster._core.storage.event_log import AssetRecord
-from dagster._utils.schedules import is_valid_cron_schedule as is_cron
+from dagster._utils.schedules import cron_string_iterator, is_valid_cron_schedule
 from zarr_core.platform.sensors.dagster_internals.partitions import cancelled_partitions
 from zarr_core.platform.sensors.dagster_internals.queries import latest_materializations, latest_observations
 from zarr_core.platform.sensors.dagster_internals.tags import (
@@ -20,6 +20,14 @@ from zarr_core.platform.sensors.dagster_internals.tags import (
 )
 
 __all__ = ["Cancelled", "MadeInOpenRun", "NextBatch", "Overtaken", "Refused", "is_cron"]
+
+
+def is_cron(text: str) -> bool:
+    """Whether a text is a cron schedule that is ever due. At one of the 31st of April, every tick would fail."""
+    try:
+        return is_valid_cron_schedule(text) and next(cron_string_iterator(0.0, text, "UTC")) is not None
+    except ValueError:  # there is no such date
+        return False
 
 
 class _Condition(dg.AutomationCondition[dg.AssetKey]):

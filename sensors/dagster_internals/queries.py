@@ -7,9 +7,11 @@ partitions that a run was created for, or the open backfills.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
 
 import dagster as dg
 from dagster._core.definitions.automation_condition_sensor_definition import DEFAULT_AUTOMATION_CONDITION_SENSOR_NAME
+from dagster._core.errors import DagsterInvalidInvocationError
 from dagster._core.execution.backfill import BulkActionsFilter, BulkActionStatus
 from dagster._core.scheduler.instigation import InstigatorStatus, TickStatus
 from dagster._core.storage.dagster_run import NOT_FINISHED_STATUSES
@@ -64,8 +66,10 @@ def latest_observations(
 def planned_partitions(context: dg.AssetExecutionContext) -> list[str]:
     """Partitions of the asset that the run was created for, in natural order.
 
-    ``context.partition_keys`` are those in the run's range now. Sensors add, delete and move partitions while a run is
-    queued; the range then names other partitions, or none. Raises Failure if the run was created for none.
+    Those that were recorded when it was created, and those in its range now. Sensors add, delete and move partitions
+    while a run is queued; the range then names others, which it does no harm to convert, or none. A daemon that is
+    killed while it creates a run may have recorded none; Dagster starts the run nevertheless, and never makes another.
+    Raises Failure if the run was created for none.
     """
     events = context.instance.all_logs(context.run.run_id, of_type=dg.DagsterEventType.ASSET_MATERIALIZATION_PLANNED)
     found: set[str] = set()
@@ -73,6 +77,9 @@ def planned_partitions(context: dg.AssetExecutionContext) -> list[str]:
         event = record.dagster_event
         if event and event.partition and event.asset_key == context.asset_key:
             found.add(event.partition)
+    if context.has_partition_key or context.has_partition_key_range:
+        with suppress(DagsterInvalidInvocationError):  # an end of the range was deleted
+            found.update(context.partition_keys)
     if not found:
         raise dg.Failure("the run was started without partitions: choose which to materialize", allow_retries=False)
     return sorted(found, key=natural_order)

@@ -159,6 +159,13 @@ WITHOUT_SENSE = {
     ),
     "twice": ("workers", "2\n  workers: 8", "'workers' is given twice"),
     "no_number": ("max_retired_share", "true", "must not be true"),
+    "no_split": ("splits", "[]", "splits is empty, which selects no sample"),
+    "no_days": ("fresh_within_days", "10000000000", "fresh_within_days must be at least 1 and at most 1,000,000"),
+    "no_pause": ("retry_seconds", ".nan", "retry_seconds must be at least 0 and at most 1,000,000, not nan"),
+    "no_bound": ("max_errors", "{surface_pressure: true}", "must not be true"),
+    "no_output": ("exports", "[{name: a, format: webdataset, output: ''}]", "output is empty"),
+    "no_tier": ("shootout", "{tiers: {local: ''}}", "and none that is empty"),
+    "no_date": ("retry_schedule", "0 3 31 4 *", "retry_schedule: '0 3 31 4 *' is not a cron schedule"),
     "no_schedule": ("refresh_schedule", "now and then", "refresh_schedule: 'now and then' is not a cron schedule"),
     "no_retries": ("retry_schedule", "hourly", "retry_schedule: 'hourly' is not a cron schedule such as '0 3 * * *'"),
 }

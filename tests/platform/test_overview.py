@@ -255,6 +255,10 @@ class MatrixSensor:
             self.trial.instance.report_runless_asset_event(event)
         return str(self.trial.materialization("overview").metadata["retired"].value)
 
+    def published(self) -> str:
+        """What the latest overview says is published."""
+        return str(self.trial.materialization("overview").metadata["published"].value)
+
 
 @pytest.fixture
 def matrix_sensor(tmp_path: Path, instance: dg.DagsterInstance) -> MatrixSensor:
@@ -265,8 +269,13 @@ def matrix_sensor(tmp_path: Path, instance: dg.DagsterInstance) -> MatrixSensor:
 def test_it_names_what_was_retired_from_a_matrix(matrix_sensor: MatrixSensor) -> None:
     url = matrix_sensor.trial.dataset.matrix
     assert matrix_sensor.retired() == "none"
+    assert matrix_sensor.trial.run("refresh").success
+    matrix_sensor.retired()
+    assert matrix_sensor.published().startswith("generation 4: 15 samples; "), "the column-major copy changes no sample"
     matrix = WideMatrix.open(url)
     matrix.retire([], ["b0"])
+    matrix_sensor.retired()
+    assert matrix_sensor.published() == f"generation {matrix.generation}: 10 samples, which no refresh has checked yet"
     archive = Path(url) / "generations" / f"{matrix.generation:08d}.json"
     os.utime(archive, (1_700_000_000, 1_700_000_000))
     matrix.retire(["b2s1"], ["b1"])

@@ -6,6 +6,8 @@ import dagster as dg
 import pytest
 from dagster._core.definitions.job_base import InMemoryJob
 from dagster._core.execution.api import execute_run
+from dagster._core.instance.runs.run_domain import RunDomain
+from dagster._core.storage.tags import PARTITION_NAME_TAG
 from zarr_core.platform.sensors.dagster_internals.queries import has_open_work
 from zarr_core.platform.sensors.dagster_internals.tags import partition_range_tags
 
@@ -33,6 +35,22 @@ def test_partitions_that_moved_while_the_run_was_queued(trial: Trial) -> None:
     assert trial.samples() == ["run_2", "run_3", "run_9", "run_1"]
     write_run(trial.source, 9)
     execute(trial, job, run)
+    assert trial.converted() == {"run_1", "run_2", "run_3"}
+
+
+def test_a_run_whose_daemon_was_killed_before_it_had_recorded_the_partitions(
+    trial: Trial, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in (1, 2, 3):
+        write_run(trial.source, number)
+    assert trial.run("look").success
+    with monkeypatch.context() as killed:
+        killed.setattr(RunDomain, "_log_asset_planned_events", lambda *_: None)
+        job, run = queue(trial, "run_1", "run_2")
+        of_one = trial.instance.create_run_for_job(job, tags={PARTITION_NAME_TAG: "run_3"})
+    execute(trial, job, run)
+    assert trial.converted() == {"run_1", "run_2"}
+    execute(trial, job, of_one)
     assert trial.converted() == {"run_1", "run_2", "run_3"}
 
 

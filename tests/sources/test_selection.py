@@ -203,6 +203,8 @@ def test_a_listing_names_what_it_leaves_out(tmp_path: Path) -> None:
     source = write_source(tmp_path, ("run_1", "run_(2)"))
     (sentence,) = list_samples(SampleTree(KIND, source)).left_out
     assert "run_(2)" in sentence
+    (_, sentence) = list_samples(SampleTree(KIND, source), ["training"]).left_out
+    assert sentence == "there is no split training; ahmedml has: train, val, test"
 
 
 def test_content_fingerprints_are_the_same_for_copies(tmp_path: Path) -> None:

@@ -53,8 +53,14 @@ def list_samples(tree: SampleTree, splits: Collection[str] | None = None, found:
     """
     found = tree.find() if found is None else found
     left_out = tree.excluded()
+    notes = [*found.left_out, *found.unused]
     if splits is not None:
         listed = tree.splits(found.samples)
+        unknown = [split for split in splits if split not in listed]
+        if unknown and found.samples:
+            notes.append(
+                f"there is no split {', '.join(unknown)}; {tree.description.name} has: {', '.join(listed) or 'none'}"
+            )
         wanted = set().union(*(listed.get(split, ()) for split in splits))
         left_out |= found.samples.keys() - wanted
     complete: dict[str, SourceSample] = {}
@@ -74,5 +80,4 @@ def list_samples(tree: SampleTree, splits: Collection[str] | None = None, found:
             incomplete_since[sample_id] = sample.modified
     documents = sorted(tree.split_documents().items())
     digest = short_digest(f"{name}\n{text}" for name, text in documents)
-    notes = (*found.left_out, *found.unused)
-    return Listing(complete, incomplete, digest, details, notes, incomplete_since)
+    return Listing(complete, incomplete, digest, details, tuple(notes), incomplete_since)
