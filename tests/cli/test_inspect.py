@@ -390,7 +390,7 @@ def test_a_case_of_several_regions_is_named(tmp_path: Path, capsys: pytest.Captu
     ("files", "reason"),
     [
         ({}, "does not exist or contains no files"),
-        ({"a/notes.txt": "x"}, "no file has a known format"),
+        ({"a/notes.txt": "x"}, "OpenFOAM (write_sample takes arrays)"),
         ({"all.npz": "x"}, "if one file has many samples, write each with zarr_core.write_sample"),
     ],
 )

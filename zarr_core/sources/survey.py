@@ -281,7 +281,7 @@ class _Guess:
         found = [path for path in files if cases.isdisjoint(folders_above(path))]
         found = without_pieces([*found, *(f"{case}/{CASE}" for case in cases)])
         if not found:
-            formats = f"no file has a known format: .pt, {', '.join(SUFFIXES)}, OpenFOAM"
+            formats = f"no file has a known format: .pt, {', '.join(SUFFIXES)}, OpenFOAM (write_sample takes arrays)"
             raise SourceError(f"{self.storage.url}: {'; '.join([formats, *self.odd])}")
         return found
 

@@ -250,7 +250,7 @@ def check_agreement(storage: Storage, recorded: ConversionSettings, chosen: Conv
         raise StoreError(
             f"{storage.url}: {'; '.join(different)}. Run again without what contradicts the store, whose settings "
             "another conversion or a repacking may have changed meanwhile, or convert all samples again with the new "
-            "settings: --reconvert (reconvert=True)"
+            "settings: --reconvert (reconvert=True). Samples of write_sample get other settings in a new store only"
         )
 
 
