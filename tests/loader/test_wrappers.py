@@ -171,6 +171,10 @@ def test_epochs_that_a_framework_counts_are_followed(kind: Any) -> None:
     twice.batch_sampler.sampler.set_epoch(1)
     next(iter(twice))
     assert counted(twice, 1) == epochs[1], "Lightning makes an iterator and drops it"
+    cycled, _ = loader()
+    counted(cycled, 0)
+    again = [batch[0].tolist() for batch in cycled]
+    assert [again, counted(cycled, 1), counted(cycled, 2)] == epochs[1:], "CombinedLoader began it twice in epoch 0"
     evaluating, _ = loader(evaluation=True)
     assert counted(evaluating, 3) == epochs[0], "evaluations use the same points"
 

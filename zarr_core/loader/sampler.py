@@ -148,6 +148,7 @@ class EpochBatchSampler(Sampler[list[int]]):
         self.position = 0
         self._resumes = False  # whether the next iteration starts at the position instead of at the first batch
         self._begun = False  # whether an iteration of this epoch has begun
+        self._advanced = False  # whether that was the next iteration after the epoch before, in nobody's count
         self._advances = not evaluation  # whether the next iteration is the next epoch; set_epoch ends that
 
     @classmethod
@@ -289,17 +290,19 @@ class EpochBatchSampler(Sampler[list[int]]):
 
     def begin(self) -> None:
         """Start an iteration: set the position, and the epoch of the dataset."""
-        self.epoch, self.position = self.start
-        self._resumes, self._begun = False, True
+        epoch, self.position = self.start
+        self._advanced = epoch > self.epoch
+        self.epoch, self._resumes, self._begun = epoch, False, True
         if self._on_epoch is not None:
             self._on_epoch(self.epoch)
 
     def follow(self, epoch: int) -> None:
         """Make an epoch that a framework has counted the next one, unless the caller sets epochs.
 
-        Fabric counts from 0 also after a state was loaded, so a number that is too small is not followed.
+        Fabric counts from 0 also after a state was loaded, so a number that is too small is not followed, and neither
+        is one that the loader is at already because Lightning's ``CombinedLoader`` began it again within an epoch.
         """
-        if self._advances and epoch >= self.epoch:
+        if self._advances and (epoch > self.epoch or (epoch == self.epoch and not self._advanced)):
             self._go_to(epoch)
             self._begun = False
 
