@@ -51,6 +51,22 @@ def test_statistics_of_any_split_and_generation_are_compared(store: Path) -> Non
     assert "statistics/00000001/all.yaml cannot be parsed" in problem
 
 
+def test_earlier_versions_recorded_no_statistics_of_parameters(tmp_path: Path) -> None:
+    source = write_source(tmp_path / "source", ("run_1",))
+    (source / "run_1" / "params.json").write_text('{"speed": 2.5}')
+    store = tmp_path / "store"
+    assert convert(KIND, store, root=source, chunk_points=32).ok
+    (file,) = record_training_statistics(str(store), load_manifest(store))[:1]
+    path = store / "statistics/00000001" / Path(file).name
+    lines = path.read_text().splitlines(keepends=True)
+    kept = [line for line in lines if not line.startswith("speed_")]
+    assert len(kept) < len(lines)
+    path.write_text("".join(kept))
+    assert found(store) == []
+    path.write_text("".join([*kept, "speed_mean: 2.5\n"]))
+    assert any("has no speed_std" in problem for problem in found(store))
+
+
 def test_a_copy_has_the_statistics_of_its_source(store: Path, tmp_path: Path) -> None:
     stage_store(str(store), str(tmp_path / "copy"), sample_ids=["run_1"])
     assert found(tmp_path / "copy") == []

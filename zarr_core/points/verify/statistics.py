@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from typing import Any
 
 import numpy as np
@@ -48,6 +48,7 @@ class StatisticsCheck:
         training = training_split(manifest)
         if is_current and f"{statistics_name(manifest.generation, training)}.yaml" in recorded:
             files |= dict.fromkeys((STATISTICS_YAML, STATISTICS_JSON), training or ALL_SAMPLES)
+        fields = manifest.fields.keys()
         for named in sorted(set(files.values()) & {ALL_SAMPLES, *manifest.splits}):
             split = None if named == ALL_SAMPLES else named
             expected = self._expected(manifest, split)
@@ -57,7 +58,7 @@ class StatisticsCheck:
             command = shell("statistics", self._storage.url, *options, "--generation", manifest.generation)
             for name in sorted(files):
                 if files[name] == named:
-                    yield from self._compared(name, expected, f"write it again with `{command}`")
+                    yield from self._compared(name, expected, fields, f"write it again with `{command}`")
 
     def _expected(self, manifest: StoreManifest, split: str | None) -> dict[str, Any] | None:
         """What the moments give; None if they are not recorded, or cannot be read, as the check of a sample reports."""
@@ -67,7 +68,7 @@ class StatisticsCheck:
         except (ZarrCoreError, OSError):
             return None
 
-    def _compared(self, name: str, expected: dict[str, Any], way_out: str) -> Iterator[str]:
+    def _compared(self, name: str, expected: dict[str, Any], fields: Set[str], way_out: str) -> Iterator[str]:
         try:
             data = self._storage.read(name)
             given = json.loads(data) if name.endswith(".json") else parse_yaml(data)
@@ -79,16 +80,24 @@ class StatisticsCheck:
         if not isinstance(given, dict):
             yield f"{name} is not a mapping; {way_out}"
             return
+        recorded = {_field_of(key) for key in given}
         for key, value in expected.items():
+            if _field_of(key) not in recorded | fields:
+                continue  # of a parameter, by an earlier version
             if key not in given:
                 yield f"{name} has no {key}; {way_out}"
             elif not _is_close(given[key], value, _largest(key, expected)):
                 yield f"{name}: {key} is {given[key]}, but the moments of the samples give {value}; {way_out}"
 
 
+def _field_of(key: str) -> str:
+    """The field or parameter that a key of statistics belongs to."""
+    return str(key).rpartition("_")[0].removesuffix("_logscale")
+
+
 def _largest(key: str, statistics: dict[str, Any]) -> Any:
     """The largest magnitude of the values of a field, by component."""
-    field = key.rpartition("_")[0].removesuffix("_logscale")
+    field = _field_of(key)
     extremes = [statistics[f"{field}_{name}"] for name in ("min", "max")] if f"{field}_min" in statistics else [1.0]
     return np.abs(np.array(extremes)).max(axis=0)
 
