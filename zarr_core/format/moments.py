@@ -6,7 +6,6 @@ the whole. All arithmetic is float64.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -167,20 +166,11 @@ class MomentsAccumulator:
         low, high = components.min(axis=1), components.max(axis=1)
         with np.errstate(over="ignore", invalid="ignore"):  # the caller finds what is not finite in the result
             mean, m2 = _mean_and_m2(components, scratch)
-            _log1p(np.abs(components, out=scratch))
+            # Not by torch: its last bits differ, and a sample that is converted again must get the digits that it has.
+            np.log1p(np.abs(components, out=scratch), out=scratch)
             np.copysign(scratch, components, out=components)
             log_mean, log_m2 = _mean_and_m2(components, scratch)
         return FieldMoments(rows, mean, m2, low, high, log_mean, log_m2)
-
-
-def _log1p(values: np.ndarray) -> None:
-    """Replace float64 values by their ``log1p``."""
-    torch = sys.modules.get("torch")  # every conversion has imported it
-    if torch is None:
-        np.log1p(values, out=values)
-    else:
-        # Equal but for the last bit. NumPy computes one value at a time on processors without AVX-512.
-        torch.from_numpy(values).log1p_()
 
 
 def _mean_and_m2(components: np.ndarray, scratch: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
