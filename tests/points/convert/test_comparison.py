@@ -16,6 +16,7 @@ from tests.helpers.stores import objects, replace_unnoticed
 from zarr_core import ZarrPointDataset, ZarrPointDatasetConfig
 from zarr_core.convert import convert
 from zarr_core.format.array_metadata import group_zarr_json
+from zarr_core.format.moments import FieldMoments
 from zarr_core.format.object_names import ATTRIBUTES_KEY, CONVENTION, CONVENTIONS_KEY
 from zarr_core.points.convert import writer
 from zarr_core.points.store.head import load_manifest
@@ -67,6 +68,25 @@ def test_groups_stay_as_they_were_written(tmp_path: Path, source: Path, layout: 
         assert convert(KIND, store, root=source, force=force).manifest.generation == 1
         assert objects(store) == before
     assert ZarrPointDataset(config).fingerprint == fingerprint
+
+
+@LAYOUTS
+def test_moments_of_another_processor_stay_as_they_were_written(
+    tmp_path: Path, source: Path, layout: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def of_another_processor(moments: FieldMoments) -> dict[str, Any]:
+        document = own(moments)
+        document["log_mean"] = [mean * (1 + 1e-11) for mean in document["log_mean"]]
+        return document
+
+    own = FieldMoments.to_json
+    store = tmp_path / "store"
+    with monkeypatch.context() as patch:
+        patch.setattr(FieldMoments, "to_json", of_another_processor)
+        before = written(source, store, layout, declared=True)
+    assert written(source, tmp_path / "here", layout, declared=True) != before
+    assert convert(KIND, store, root=source, force=True).manifest.generation == 1
+    assert objects(store) == before
 
 
 @pytest.mark.slow

@@ -13,9 +13,9 @@ from typing import Any
 from zarr_core._util.documents import expect, parse_json
 from zarr_core.errors import CorruptChunkError
 from zarr_core.format.array_metadata import ArrayLayout
-from zarr_core.format.object_names import CONVENTIONS_KEY, ZARR_JSON
+from zarr_core.format.object_names import ATTRIBUTES_KEY, CONVENTIONS_KEY, ZARR_JSON
 from zarr_core.format.shards import chunk_ranges, passes_checksum
-from zarr_core.points.store.group import recorded_attributes
+from zarr_core.points.store.group import recorded_attributes, recorded_moments
 from zarr_core.points.store.packing import Packing
 from zarr_core.points.store.settings import digest
 from zarr_core.storage import Storage
@@ -99,14 +99,28 @@ class ComparedGroup(Packing):
 def stored_forms(storage: Storage, relpath: str, group: dict[str, Any]) -> list[dict[str, Any]]:
     """What the ``zarr.json`` of a stored group may contain if its content is that of a new one.
 
-    Groups of earlier versions declare no conventions, and are repaired as they were written. If the stored
-    ``zarr.json`` cannot be read, both forms are possible.
+    Groups of earlier versions declare no conventions, and are repaired as they were written. Moments that differ in
+    their last digits, as those of another processor, stay as they are. If the stored ``zarr.json`` cannot be read, both
+    forms are possible.
     """
     attributes = {key: value for key, value in group["attributes"].items() if key != CONVENTIONS_KEY}
     undeclared = {**group, "attributes": attributes}
     try:
         stored = expect(dict, parse_json(storage.read(f"{relpath}/{ZARR_JSON}")), "the document")
         declares = CONVENTIONS_KEY in expect(dict, stored.get("attributes", {}), "attributes")
+        _keep_moments(attributes[ATTRIBUTES_KEY], recorded_attributes(stored) or {})
     except (OSError, ValueError, CorruptChunkError):
         return [group, undeclared]
     return [group if declares else undeclared]
+
+
+def _keep_moments(made: dict[str, Any], stored: dict[str, Any]) -> None:
+    """Give what a new group records the stored moments of each field whose values have the same, up to rounding.
+
+    Raises:
+        DocumentError: the stored group records no moments that can be read.
+    """
+    then = recorded_moments(stored)
+    for field, now in recorded_moments(made).items():
+        if field in then and not now.differing(then[field]):
+            made["moments"][field] = stored["moments"][field]
