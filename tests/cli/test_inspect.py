@@ -390,7 +390,7 @@ def test_a_case_of_several_regions_is_named(tmp_path: Path, capsys: pytest.Captu
     ("files", "reason"),
     [
         ({}, "does not exist or contains no files"),
-        ({"a/notes.txt": "x"}, "OpenFOAM (write_sample takes arrays)"),
+        ({"a/notes.txt": "x"}, "OpenFOAM; read other files yourself, and give the points to zarr_core.write_sample"),
         ({"all.npz": "x"}, "if one file has many samples, write each with zarr_core.write_sample"),
     ],
 )

@@ -148,7 +148,7 @@ class EpochBatchSampler(Sampler[list[int]]):
         self.position = 0
         self._resumes = False  # whether the next iteration starts at the position instead of at the first batch
         self._begun = False  # whether an iteration of this epoch has begun
-        self._advanced = False  # whether that was the next iteration after the epoch before, in nobody's count
+        self._advanced = False  # whether it followed the epoch before without set_epoch or follow
         self._advances = not evaluation  # whether the next iteration is the next epoch; set_epoch ends that
 
     @classmethod

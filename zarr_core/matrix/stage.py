@@ -199,7 +199,8 @@ class _MatrixCopy:
         url = self.target.url
         if not has_head and not self.target.exists(COPY_OF):
             for root in HEAD.roots(self.wanted):
-                for found in self.target.objects(root):
+                found = next(iter(self.target.objects(root)), None)
+                if found is not None:
                     raise StoreError(f"{url} is not a copy, but holds {found.name}; use an empty target")
         matrix_id = self.wanted.matrix_id.encode()
         if not self.target.create(COPY_OF, matrix_id) and self.target.read(COPY_OF) != matrix_id:

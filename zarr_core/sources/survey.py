@@ -281,8 +281,9 @@ class _Guess:
         found = [path for path in files if cases.isdisjoint(folders_above(path))]
         found = without_pieces([*found, *(f"{case}/{CASE}" for case in cases)])
         if not found:
-            formats = f"no file has a known format: .pt, {', '.join(SUFFIXES)}, OpenFOAM (write_sample takes arrays)"
-            raise SourceError(f"{self.storage.url}: {'; '.join([formats, *self.odd])}")
+            formats = f"no file has a known format: .pt, {', '.join(SUFFIXES)}, OpenFOAM"
+            way_out = "read other files yourself, and give the points to zarr_core.write_sample"
+            raise SourceError(f"{self.storage.url}: {'; '.join([formats, *self.odd, way_out])}")
         return found
 
     def _fields(self, sample: str, folder: str, patterns: list[str], files: Mapping[str, FileInfo]) -> dict[str, Any]:

@@ -100,8 +100,8 @@ def stored_forms(storage: Storage, relpath: str, group: dict[str, Any]) -> list[
     """What the ``zarr.json`` of a stored group may contain if its content is that of a new one.
 
     Groups of earlier versions declare no conventions, and are repaired as they were written. Moments that differ in
-    their last digits, as those of another processor, stay as they are. If the stored ``zarr.json`` cannot be read, both
-    forms are possible.
+    their last digits, as those of another processor, stay as they are: ``group`` gets them. If the stored ``zarr.json``
+    cannot be read, both forms are possible.
     """
     attributes = {key: value for key, value in group["attributes"].items() if key != CONVENTIONS_KEY}
     undeclared = {**group, "attributes": attributes}
