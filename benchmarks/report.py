@@ -40,8 +40,8 @@ ORDER = (
 HEAD = """# Performance
 
 Created by `python -m benchmarks.report` from the JSON in `benchmarks/results`; do not edit. `make bench` measures again
-and writes this page; `make bench-s3` does so for object storage. Ratios were measured side by side in one run and can
-be compared between machines; milliseconds cannot.
+and writes this page; `make bench-s3` does so for object storage. Each ratio was measured side by side in one run. It
+holds for that machine: other disks, processors and a busy neighbour give others.
 """
 
 

@@ -36,6 +36,7 @@ RIVALS = [
     Rival(".pt load", f"{_FORMATS}.files:Pt", {"mmap": False}),
     Rival(LITDATA_PIECES, "benchmarks.rivals.formats:Pieces", {}, "litdata"),
     Rival(LITDATA, f"{_FORMATS}.shards:Whole", {}, "litdata"),
+    Rival("Lance", "benchmarks.rivals.formats:Lance", {}, "lance"),
     Rival(MDS, f"{_FORMATS}.shards:MDS", {}, "streaming"),
     Rival("WebDataset", "benchmarks.rivals.formats:TarPerSample", {}, "webdataset"),
 ]

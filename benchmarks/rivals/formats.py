@@ -96,6 +96,41 @@ class TarPerSample(SampleFiles):
         return arrays_of(found)
 
 
+class Lance(SampleFiles):
+    """A Lance file per sample, kept open, with a column of fixed-size lists per field; for samples of one domain."""
+
+    remote = False
+
+    def _write(self, samples: Samples, sample: str, folder: Path) -> None:
+        import pyarrow as pa
+        from lance.file import LanceFileWriter
+
+        columns = {}
+        for field, array in samples.arrays(sample).items():
+            columns[field] = pa.FixedSizeListArray.from_arrays(pa.array(array.reshape(-1)), array.shape[1])
+        table = pa.table(columns)
+        with LanceFileWriter(str(folder / f"{sample}.lance"), table.schema) as writer:
+            writer.write_batch(table)
+
+    def open(self, place: str | Path, draws: Draws) -> None:
+        """Open the files, which reads their footers."""
+        from lance.file import LanceFileReader
+
+        self._draws = draws
+        self._samples = {sample: LanceFileReader(f"{place}/{sample}.lance") for sample in draws.ids}
+
+    def read(self, sample: str, epoch: int) -> dict[str, np.ndarray]:
+        """One read per range of rows, of all columns: the fastest of Lance's ways."""
+        fields = self._draws.domains
+        pieces: dict[str, list[np.ndarray]] = {field: [] for field in fields}
+        for first, last in self._draws.of(sample, epoch, next(iter(fields))):
+            rows = self._samples[sample].read_range(first, last - first, batch_size=last - first).to_table()
+            for field in fields:
+                for part in rows[field].chunks:
+                    pieces[field].append(part.flatten().to_numpy().reshape(-1, part.type.list_size))
+        return {field: np.concatenate(found) for field, found in pieces.items()}
+
+
 class Pieces(Whole):
     """A chunk of points, of all fields, is an item, in a file of its own; for samples of one domain.
 
