@@ -29,6 +29,7 @@ TARGETS = {
     **dict.fromkeys(("manifest", "group", "array", "shard", "forged"), "tests.attacks.fuzz_store"),
     **dict.fromkeys(("archive", "forged_archive"), "tests.attacks.fuzz_store"),
     **dict.fromkeys(("head", "beside", "cells", "forged_cells"), "tests.attacks.fuzz_matrix"),
+    **dict.fromkeys(("mapped", "mapped_archive", "mapped_matrix"), "tests.attacks.fuzz_maps"),
     "tensors": "tests.attacks.fuzz_sources",
     **dict.fromkeys(("description", "splits", "config", "state", "statistics", "cache"), "tests.attacks.fuzz_settings"),
 }

@@ -73,6 +73,7 @@ ENTRIES = (
     Entry("forged checksums", sandbox.fuzz("forged"), 2000),
     Entry("damaged archives", sandbox.fuzz("archive"), 2000),
     Entry("archives that lie", sandbox.fuzz("forged_archive"), 2000),
+    Entry("mapped files that change", sandbox.fuzz("mapped", "mapped_archive", "mapped_matrix"), 3000),
     Entry("hostile .pt files", sandbox.fuzz("tensors"), 1000),
     Entry("hostile settings", sandbox.fuzz("description", "splits", "config", "state", "statistics"), 4000),
     Entry("damaged cache entries", sandbox.fuzz("cache"), 1000),

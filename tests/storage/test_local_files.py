@@ -79,7 +79,7 @@ def test_maps_share_the_limits_and_give_back_what_they_took(folder: str, monkeyp
 
     def add(to: Maps, number: int) -> bool:
         file = files.get(str(number))
-        return to.add(str(number), file.handle) is not None
+        return to.add(str(number), file) is not None
 
     assert [add(first, 0), add(second, 0), add(first, 1), add(first, 2), add(second, 2)] == [True] * 3 + [False] * 2
     held = first.get("0")
@@ -109,7 +109,7 @@ def test_beyond_a_share_of_the_open_files_maps_keep_none_open(folder: str, monke
     before, allowed = descriptors(), local_files._all._open + 2
     monkeypatch.setattr(local_files, "share_of_open_files", lambda share, most: allowed)
     files, maps = OpenFiles(folder), Maps(folder)
-    added = [maps.add(str(number), files.get(str(number)).handle) for number in range(20)]
+    added = [maps.add(str(number), files.get(str(number))) for number in range(20)]
     del files
     assert descriptors() == before + 2
     assert [bytes(file.memory) for file in added if file] == [bytes([number]) * 100 for number in range(20)]

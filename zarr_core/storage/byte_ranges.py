@@ -19,7 +19,7 @@ from zarr_core._util.units import parse_size
 from zarr_core.errors import CorruptChunkError, TruncatedError
 from zarr_core.format.ranges import coalesce
 from zarr_core.storage.disk_cache import DiskCache
-from zarr_core.storage.local_files import MappedFile, Maps, OpenFiles
+from zarr_core.storage.local_files import Identity, MappedFile, Maps, OpenFiles
 from zarr_core.storage.storage import Storage
 
 # A longer read allocates its own buffer.
@@ -124,6 +124,16 @@ class LocalObjects(Objects):
         file = self._files.get(key)
         return os.preadv(file.handle, buffers, start)
 
+    def identity(self, key: str) -> Identity:
+        """Distinguishes a file from one that replaced it, which is read once the first one is no longer open.
+
+        Empty if the file cannot be opened, which a read reports.
+        """
+        try:
+            return self._files.get(key).identity
+        except OSError:
+            return ()
+
     def map(self, key: str) -> MappedFile | None:
         """The map of a file whose content never changes; None if it should be read instead."""
         try:
@@ -131,7 +141,7 @@ class LocalObjects(Objects):
             if found is None:
                 # This name keeps it open: another thread may drop it from the table, and open another with its handle.
                 file = self._files.get(key)
-                found = self._maps.add(key, file.handle)
+                found = self._maps.add(key, file)
             return found
         except OSError:  # the read reports it
             return None

@@ -60,14 +60,28 @@ def share_of_open_files(share: float, most: int) -> int:
     return most if soft == resource.RLIM_INFINITY else min(most, int(soft * share))
 
 
-class OpenFile:
-    """A file that stays open while it is referenced: one thread may read it while another drops it from the table."""
+#: What distinguishes a file from one that replaced it.
+Identity = tuple[int, ...]
 
-    __slots__ = ("handle",)
+
+def _identity(status: os.stat_result) -> Identity:
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+
+
+class OpenFile:
+    """A file that stays open while it is referenced: one thread may read it while another drops it from the table.
+
+    Attributes:
+        handle: to read it.
+        identity: when it was opened.
+    """
+
+    __slots__ = ("handle", "identity")
 
     def __init__(self, path: str) -> None:
         self.handle = -1
         self.handle = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+        self.identity = _identity(os.fstat(self.handle))
 
     def __del__(self, close: Callable[[int], None] = os.close) -> None:
         # At exit, the interpreter may have emptied the module os before it drops the last reference to this object.
@@ -110,10 +124,12 @@ class MappedFile(NamedTuple):
     Attributes:
         memory: the bytes of the file, read-only.
         size: bytes of the file now.
+        identity: of the file that was mapped.
     """
 
     memory: mmap.mmap | memoryview
     size: Callable[[], int]
+    identity: Identity
 
 
 def _size_now(path: str, mapped: os.stat_result) -> int:
@@ -183,10 +199,11 @@ class Maps:
         """The map of a file; None if there is none yet."""
         return self._maps.get(name)
 
-    def add(self, name: str, handle: int) -> MappedFile | None:
+    def add(self, name: str, file: OpenFile) -> MappedFile | None:
         """Map an open file; None if it should be read instead."""
         if not self._wanted:
             return None
+        handle = file.handle
         status = os.fstat(handle)
         size = status.st_size
         stays_open = _all.take(size) if size else None
@@ -197,10 +214,10 @@ class Maps:
             if stays_open:
                 memory = mmap.mmap(handle, size, prot=mmap.PROT_READ)
                 weakref.finalize(memory, on_end).atexit = False
-                added = MappedFile(memory, memory.size)
+                added = MappedFile(memory, memory.size, file.identity)
             else:
                 now = partial(_size_now, f"{self._folder}/{name}", status)
-                added = MappedFile(map_closed(handle, size, on_end), now)
+                added = MappedFile(map_closed(handle, size, on_end), now, file.identity)
         except BaseException:
             on_end()
             raise

@@ -137,6 +137,24 @@ def test_a_chunk_that_was_not_verified_is_read_and_checked(written: tuple[Path, 
             matrix.read(["a_s0", "a_s1", "a_s3"], features)
 
 
+def test_a_chunk_that_was_verified_in_another_file_is_not_copied_from_the_map(
+    written: tuple[Path, np.ndarray],
+) -> None:
+    root, cells = written
+    whole = shard(root).read_bytes()
+    damaged = bytearray(whole)
+    damaged[5] ^= 1  # the second cell of the first sample; the first one is missing
+    shard(root).write_bytes(damaged)
+    matrix = WideMatrix.open(root)
+    matrix.read(SAMPLES[1:])
+    assert mapped(matrix) == 2
+    (root / "other").write_bytes(whole)
+    (root / "other").rename(shard(root))
+    local_files._opened.clear()  # as if many others had been opened since
+    for _ in range(3):
+        np.testing.assert_array_equal(matrix.read(SAMPLES), cells)
+
+
 @pytest.mark.parametrize("size", [0, 1, 600])
 def test_a_mapped_file_that_shrinks_is_an_error_and_no_signal(
     written: tuple[Path, np.ndarray], size: int, monkeypatch: pytest.MonkeyPatch

@@ -23,7 +23,7 @@ from zarr_core.format.shards import ChunkIndex, decode_into, decode_shard_index,
 from zarr_core.matrix.store.copies import ChunkLayout, Copy
 from zarr_core.storage.byte_ranges import CountingObjects, JoinedObjects, LocalObjects, Objects, Request
 from zarr_core.storage.checked import fetch_checked
-from zarr_core.storage.local_files import LOOK_AGAIN, MappedChunks
+from zarr_core.storage.local_files import LOOK_AGAIN, Identity, MappedChunks
 
 _INDEX_BYTES = 64 << 20  # memory limit of the shard indices, per reading process
 _INDEX_ENTRY_BYTES = 25  # offset, length, place in a map, whether it is verified
@@ -60,11 +60,13 @@ class KnownShard(NamedTuple):
     Attributes:
         ranges: byte ranges of its chunks.
         mapped: the chunks in a map of the file, in stored order; None if they are to be read.
+        identity: of the file that is mapped.
         slots: by chunk number, the place of the chunk in ``mapped``; negative for a chunk that is not stored.
     """
 
     ranges: ChunkIndex
     mapped: MappedChunks | None
+    identity: Identity
     slots: array[int]
 
 
@@ -127,9 +129,11 @@ class ChunkFetcher:
         scratch = np.empty(layout.chunk, layout.dtype)
 
         def verified(chunk: WantedChunk) -> None:
-            mapped = shards[chunk.shard].mapped
-            if mapped is not None:
-                mapped.verified[chunk.number] = 1
+            shard = shards[chunk.shard]
+            if shard.mapped is None or self._files is None:
+                return
+            if self._files.identity(chunk.shard) == shard.identity:  # else what was read has replaced what is mapped
+                shard.mapped.verified[chunk.number] = 1
 
         def place(chunk: WantedChunk, data: np.ndarray) -> None:
             cells = _destination(chunk, layout, out)
@@ -241,11 +245,13 @@ class ChunkFetcher:
         size, stored = cells * dtype.itemsize + CHECKSUM_BYTES, starts >= 0
         slots = starts // size
         mapped = None
+        identity: Identity = ()
         in_order = (lengths[stored] == size).all() and (slots[stored] == np.arange(stored.sum())).all()
         if self._files is not None and layout.flat.is_straight and layout.chunk[0] == 1 and stored.any() and in_order:
             file = self._files.map(name)
+            identity = file.identity if file else ()
             mapped = MappedChunks.of(file, int(stored.sum()), (cells,), dtype, bytearray(len(starts)))
-        return KnownShard(index, mapped, array("q", slots.tobytes()))
+        return KnownShard(index, mapped, identity, array("q", slots.tobytes()))
 
     def _keep(self, name: str, shard: KnownShard) -> KnownShard:
         """Keep a shard unless another thread has done so, and drop the oldest if they need too much memory."""

@@ -209,6 +209,28 @@ def test_a_mapped_file_that_is_deleted_or_replaced_keeps_its_content(
         assert_equal(one, other)
 
 
+@pytest.mark.parametrize("never", [False, True], ids=["mapped", "never mapped"])
+def test_a_chunk_that_was_verified_in_another_file_is_verified_again(
+    store: Path, monkeypatch: pytest.MonkeyPatch, never: bool
+) -> None:
+    if never:
+        monkeypatch.setenv("ZARR_CORE_MMAP", "never")
+    reader = ZarrChunkReader(store)
+    batch(reader, {})
+    (path,) = store.glob("samples/run_2/*/volume/velocity/c/0/0")
+    whole = path.read_bytes()
+    for content in (b"\1" * len(whole), whole):
+        (store / "other").write_bytes(content)
+        (store / "other").rename(path)
+        local_files._opened.clear()  # as if many others had been opened since
+        if content != whole:
+            with pytest.raises(CorruptChunkError, match="run_2, volume_velocity.*checksum mismatch"):
+                batch(reader, {})
+    for _ in range(3):
+        for found, expected in zip(batch(reader, {}), batch(ZarrChunkReader(store), {}), strict=True):
+            assert_equal(found, expected)
+
+
 def test_a_file_that_vanishes_before_it_is_mapped_is_an_error(store: Path) -> None:
     reader = ZarrChunkReader(store)
     batch(reader, {})

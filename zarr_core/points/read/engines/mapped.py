@@ -88,7 +88,10 @@ class MappedSample:
             return None
         shape = layout.chunk_points, layout.dim
         file = self._files.map(array.shard_name(0))
-        mapped = MappedChunks.of(file, layout.n_chunks, shape, array.dtype, array.verified, starts[0], step)
+        if file is None:
+            return None
+        verified = array.verified(0, file.identity)
+        mapped = MappedChunks.of(file, layout.n_chunks, shape, array.dtype, verified, starts[0], step)
         if mapped is not None:
             self._arrays[name] = mapped
         return mapped

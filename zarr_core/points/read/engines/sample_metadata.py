@@ -21,6 +21,7 @@ from zarr_core.points.read.engines import check_origin, damaged_group, fetch_fai
 from zarr_core.points.store.group import recorded_attributes
 from zarr_core.points.store.manifest import SampleEntry
 from zarr_core.storage.byte_ranges import Request
+from zarr_core.storage.local_files import Identity
 
 # Linux reads at most 2 GiB by one system call.
 _ONE_READ = 1 << 30
@@ -35,8 +36,6 @@ class KnownArray:
         index: byte ranges of its chunks; None until the shard indices are read.
         dtype: stored dtype, little-endian.
         row_bytes, chunk_bytes: stored bytes of a point, and of an uncompressed chunk with its checksum.
-        verified: by chunk number, whether this process has compared the chunk with its checksum; of an array without
-            codec only.
         accepted: the manifest entry that it was compared with; None before.
     """
 
@@ -47,7 +46,8 @@ class KnownArray:
         self.dtype = np.dtype(layout.dtype).newbyteorder("<")
         self.row_bytes = layout.dim * self.dtype.itemsize
         self.chunk_bytes = layout.chunk_points * self.row_bytes + CHECKSUM_BYTES
-        self.verified = bytearray(layout.n_chunks if layout.is_straight else 0)
+        self._verified = bytearray(layout.n_chunks if layout.is_straight else 0)
+        self._verified_in: dict[int, Identity] = {}  # the file of each shard
         self.accepted: SampleEntry | None = None
         self._path = path
         self._first_shard = archive or f"{path}/{layout.shard_key(0)}"
@@ -59,6 +59,22 @@ class KnownArray:
         if not self.layout.is_straight or self.chunk_bytes > _ONE_READ:
             return False
         return set(self.index.lengths) == {self.chunk_bytes}
+
+    def verified(self, shard: int, file: Identity) -> bytearray:
+        """By chunk number, whether this process has compared the chunk with its checksum; for arrays without codec.
+
+        Args:
+            shard, file: number of a shard, and the file that it is read from. What was verified in another file does
+                not count.
+        """
+        if self._verified_in.setdefault(shard, file) != file:
+            self._verified_in[shard] = file
+            # A copy: a map of the other file goes on with what was verified in it.
+            self._verified = self._verified[:]
+            first = shard * self.layout.chunks_per_shard
+            last = min(first + self.layout.chunks_per_shard, len(self._verified))
+            self._verified[first:last] = bytes(last - first)
+        return self._verified
 
     def shard_name(self, shard: int) -> str:
         """Object name of a shard. Not a list of names: metadata of a few bytes can claim millions of shards."""

@@ -70,12 +70,12 @@ def read_straight(files: LocalObjects, reads: Sequence[StraightRead]) -> None:
 
 def _read_all(files: LocalObjects, reads: Sequence[StraightRead]) -> None:
     wanted: dict[str, list[_Part]] = {}
-    unverified: list[tuple[KnownArray, int, list[memoryview]]] = []
+    unverified: list[tuple[KnownArray, int, bytearray, list[memoryview]]] = []
     for read in reads:
-        for name, chunk, parts, is_new in _parts(read):
+        for name, chunk, parts, verified in _parts(files, read):
             wanted.setdefault(name, []).extend(parts)
-            if is_new:
-                unverified.append((read.array, chunk, [part.buffer for part in parts]))
+            if verified is not None:
+                unverified.append((read.array, chunk, verified, [part.buffer for part in parts]))
     calls: list[tuple[str, int, int, list[memoryview]]] = []
     for name, parts in wanted.items():
         parts.sort(key=lambda part: part.start)
@@ -86,32 +86,37 @@ def _read_all(files: LocalObjects, reads: Sequence[StraightRead]) -> None:
         files.announce([Request(name, begin, end) for name, begin, end, _ in calls])
     for name, begin, end, buffers in calls:
         _read(files, name, begin, end, buffers)
-    for array, chunk, pieces in unverified:
+    for array, chunk, verified, pieces in unverified:
         _verify(array, chunk, pieces)
+        verified[chunk] = 1
 
 
-def _parts(read: StraightRead) -> Iterator[tuple[str, int, list[_Part], bool]]:
-    """The parts of each chunk: name of its object, its number, and whether it is to be compared with its checksum."""
+def _parts(files: LocalObjects, read: StraightRead) -> Iterator[tuple[str, int, list[_Part], bytearray | None]]:
+    """The parts of each chunk: name of its object, its number, and where to note that it matches its checksum.
+
+    None instead if that is known.
+    """
     field, array, target = read
     check = not field.entry.is_ours  # files of other programs may change
-    layout, verified, width = array.layout, array.verified, array.row_bytes
+    layout, width = array.layout, array.row_bytes
     assert array.index is not None
     starts = array.index.starts
     out = memoryview(target).cast("B")  # type: ignore[arg-type]  # an array is a buffer since Python 3.12
     for chunk, spans in wanted_rows(field.drawn.runs, layout.chunk_points):
-        base = starts[chunk]
-        name = array.shard_name(chunk // layout.chunks_per_shard)
+        base, shard = starts[chunk], chunk // layout.chunks_per_shard
+        name = array.shard_name(shard)
+        verified = array.verified(shard, files.identity(name))
         if verified[chunk] and not check:
             rows = [
                 _Part(base + first * width, out[to * width : (to + last - first) * width]) for first, last, to in spans
             ]
-            yield name, chunk, rows, False
+            yield name, chunk, rows, None
             continue
         parts = []
         for piece in _whole_chunk(array, spans, out):
             parts.append(_Part(base, piece))
             base += len(piece)
-        yield name, chunk, parts, True
+        yield name, chunk, parts, verified
 
 
 def _calls(parts: Iterable[_Part]) -> Iterator[tuple[int, int, list[memoryview]]]:
@@ -181,4 +186,3 @@ def _verify(array: KnownArray, chunk: int, pieces: Sequence[memoryview]) -> None
         layout = array.layout
         where = f"bytes {start} to {start + length} of {layout.object_key(chunk // layout.chunks_per_shard)}"
         raise CorruptChunkError(f"chunk {chunk} ({where}): checksum mismatch")
-    array.verified[chunk] = 1
