@@ -198,7 +198,6 @@ def test_warehouses_stay_in_their_folder(here: Path, monkeypatch: pytest.MonkeyP
         ("file:///a/b", "/a/b"),
         ("~/store", "{home}/store"),
         ("/", "/"),
-        ("", "{here}"),
         ("a::b", "{here}/a::b"),
         ("s3://bucket/store", "s3://bucket/store"),
         ("zip://samples::/data/store.zip", "zip://samples::/data/store.zip"),

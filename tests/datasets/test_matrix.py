@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import pickle
 import re
 from collections.abc import Callable
@@ -308,9 +309,19 @@ def test_columns_of_metadata_are_tensors(written: tuple[str, np.ndarray], caplog
         MatrixDataset(matrix, columns=["day"])
     with pytest.raises(UnknownFieldError, match="no metadata 'tissue'"):
         MatrixDataset(matrix, columns=["tissue"])
-    for wrong, message in (({"values": []}, "each once"), ({"coverage_mask": True}, "needs min_coverage")):
+    refused: list[tuple[dict[str, object], str]] = [
+        ({"values": []}, "each once"),
+        ({"coverage_mask": True}, "needs min_coverage"),
+        ({"coverage_mask": "no", "min_coverage": 5}, "coverage_mask must be True or False, not 'no'"),
+        ({"min_coverage": math.nan}, "min_coverage must be a number, not nan"),
+        ({"min_coverage": True}, "min_coverage must be a number, not True"),
+        ({"min_coverage": "5"}, "min_coverage must be a number, not '5'"),
+    ]
+    for wrong, message in refused:
         with pytest.raises(ZarrCoreError, match=message):
-            MatrixDataset(matrix, **wrong)
+            MatrixDataset(matrix, **wrong)  # type: ignore[arg-type]
+    with pytest.raises(ZarrCoreError, match="min_coverage must be a number, not nan"):
+        MatrixDataset(matrix).covered_features(math.nan)
 
 
 def test_other_numbers_of_texts_are_other_data(written: tuple[str, np.ndarray]) -> None:

@@ -389,3 +389,5 @@ def test_the_part_of_items_that_are_no_mappings_is_refused(roots: dict[str, str]
     with pytest.raises(ZarrCoreError, match="are not mappings and take no field 'part'; leave with_part out"):
         MixedDataset(datasets, with_part=True)
     assert len(MixedDataset(datasets)[0]) == len(MixedDataset(both(roots))[0])
+    with pytest.raises(ZarrCoreError, match="with_part must be True or False, not 'no'"):
+        MixedDataset(datasets, with_part="no")  # type: ignore[arg-type]

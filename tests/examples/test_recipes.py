@@ -119,9 +119,10 @@ def skip_without(library: str) -> None:
 
 
 def assert_resumed(run: Run, step: int, batches: list[list[str]], undisturbed: Run, when: str) -> None:
-    """A run that is killed before a step goes on with it, and ends with the weights of the undisturbed one."""
+    """A run that is killed before a step, and before the next one, ends with the weights of the undisturbed one."""
     assert run.start(die_at=step) == batches[:step], when
-    assert run.start() == batches[step:], when
+    assert run.start(die_at=1) == batches[step : step + 1], when
+    assert run.start() == batches[step + 1 :], when
     assert_equal(run.weights(), undisturbed.weights())
 
 

@@ -59,7 +59,7 @@ class SaveAndEnd(lightning.Callback):
             raise Killed
 
 
-def run(store: Path, kind: Any, *, epochs: int = EPOCHS, begin: Path | None = None, callbacks: Any = ()) -> Any:
+def run(store: Path, kind: Any, *, begin: Path | None = None, callbacks: Any = (), **options: Any) -> Any:
     """Train until the end of some epoch, perhaps from a checkpoint on; the module and the trainer."""
     dataset, other = opened(store), opened(store, split="train[:4]")
     loader = kind(dataset, batch_sampler=EpochBatchSampler.of(dataset, 4, seed=5))
@@ -67,7 +67,6 @@ def run(store: Path, kind: Any, *, epochs: int = EPOCHS, begin: Path | None = No
     module = Module()
     trainer = lightning.Trainer(
         accelerator="cpu",
-        max_epochs=epochs,
         logger=False,
         enable_checkpointing=False,
         enable_progress_bar=False,
@@ -75,6 +74,7 @@ def run(store: Path, kind: Any, *, epochs: int = EPOCHS, begin: Path | None = No
         use_distributed_sampler=False,
         num_sanity_val_steps=0,
         callbacks=list(callbacks),
+        **{"max_epochs": EPOCHS} | options,
     )
     with contextlib.suppress(Killed):
         trainer.fit(module, loader, evaluated, ckpt_path=None if begin is None else str(begin))
@@ -95,7 +95,7 @@ def whole(store: Path) -> Module:
 def test_a_run_resumed_at_the_end_of_an_epoch_equals_the_undisturbed_one(
     store: Path, tmp_path: Path, whole: Module, kind: Any
 ) -> None:
-    first, trainer = run(store, kind, epochs=2)
+    first, trainer = run(store, kind, max_epochs=2)
     trainer.save_checkpoint(tmp_path / "end.ckpt")
     second, _ = run(store, kind, begin=tmp_path / "end.ckpt")
     assert first.trained | second.trained == whole.trained
@@ -111,11 +111,26 @@ def test_a_run_resumed_in_the_middle_equals_the_undisturbed_one(
     store: Path, tmp_path: Path, whole: Module, kind: Any, step: int
 ) -> None:
     place = tmp_path / "middle.ckpt"
-    first, _ = run(store, kind, callbacks=[SaveAndEnd(place, step)])
+    first, _ = run(store, kind, callbacks=[SaveAndEnd(place, step)], max_steps=10**9)
     second, _ = run(store, kind, begin=place)
     for epoch, batches in whole.trained.items():
         assert first.trained.get(epoch, []) + second.trained.get(epoch, []) == batches, epoch
     assert weights(second) == weights(whole)
+
+
+def test_a_run_with_max_steps_resumed_several_times_equals_the_undisturbed_one(
+    store: Path, tmp_path: Path, whole: Module
+) -> None:
+    begin = None
+    trained: dict[int, list[Any]] = {}
+    for step in (3, 5, 6, 9, 10, -1):  # 3, 6 and 9 are last batches of their epochs
+        place = tmp_path / f"{step}.ckpt"
+        part, _ = run(store, ResumableLoader, begin=begin, callbacks=[SaveAndEnd(place, step)], max_steps=10**9)
+        begin = place
+        for epoch, batches in part.trained.items():
+            trained.setdefault(epoch, []).extend(batches)
+    assert trained == whole.trained
+    assert weights(part) == weights(whole)
 
 
 def test_a_plain_loader_that_is_resumed_in_the_middle_has_a_warning(store: Path, tmp_path: Path) -> None:

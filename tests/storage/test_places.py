@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.helpers.published_store import make_samples, write_published_store
 from tests.helpers.small_source import KIND, write_source
 from zarr_core.__main__ import main
 from zarr_core.convert import convert
+from zarr_core.datasets import build_dataset
 from zarr_core.errors import ZarrCoreError
 from zarr_core.matrix import WideMatrix
 from zarr_core.storage import local_path
@@ -32,6 +34,15 @@ def test_an_empty_place_is_not_the_working_directory(
     assert main([*command, *kind]) == 1
     assert "a path or URL is empty; a variable of the environment" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["source"]
+
+
+@pytest.mark.parametrize("setting", ["root", "cache_dir", "statistics"])
+def test_an_empty_place_of_a_dataset_is_not_the_working_directory(
+    setting: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(write_published_store(tmp_path, make_samples(1)))
+    with pytest.raises(ZarrCoreError, match="a path or URL is empty; a variable of the environment"):
+        build_dataset({"kind": "point", "root": ".", "split": "all", setting: ""})
 
 
 @pytest.mark.parametrize(

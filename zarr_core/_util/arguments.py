@@ -7,6 +7,7 @@ import operator
 import reprlib
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from numbers import Real
 from typing import Any
 
 from zarr_core.errors import ZarrCoreError
@@ -42,6 +43,19 @@ def whole_number(
     if maximum is not None and number > maximum:
         raise error(f"{name} must be at most {maximum}, not {number}")
     return number
+
+
+def boolean(name: str, value: Any) -> bool:
+    """The value as a Python bool; raises ZarrCoreError if it is another one, such as the text "no"."""
+    if type(value).__name__ not in ("bool", "bool_"):  # Python's and NumPy's, which need not be imported
+        raise ZarrCoreError(f"{name} must be True or False, not {reprlib.repr(value)}")
+    return bool(value)
+
+
+def check_number(name: str, value: Any) -> None:
+    """Raise ZarrCoreError if the value is not a number, or is NaN."""
+    if isinstance(value, bool) or not isinstance(value, Real) or value != value:
+        raise ZarrCoreError(f"{name} must be a number, not {reprlib.repr(value)}")
 
 
 def check_names(name: str, values: Any, *, error: type[ZarrCoreError] = ZarrCoreError) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from zarr_core._util.arguments import check_names
+from zarr_core._util.arguments import boolean, check_names, check_number
 from zarr_core._util.plain_arrays import check_labels, plain_array
 from zarr_core.datasets.batch import Batch, BatchDataset
 from zarr_core.datasets.memory_map import memory_mapped, row_blocks
@@ -126,8 +126,11 @@ class MatrixDataset(BatchDataset):
         self._selection = feature_ids
         # In the encoding of this axis, as a selection may be of another matrix; reading a batch then encodes nothing.
         self._columns = None if feature_ids is None else axis.ids[axis.positions(feature_ids.columns)]
-        self.min_coverage, self.coverage, self.coverage_mask = min_coverage, coverage, coverage_mask
-        if coverage_mask and min_coverage is None:
+        self.min_coverage, self.coverage = min_coverage, coverage
+        self.coverage_mask = boolean("coverage_mask", coverage_mask)
+        if min_coverage is not None:
+            check_number("min_coverage", min_coverage)
+        elif coverage_mask:
             raise ZarrCoreError("coverage_mask needs min_coverage")
         self.transform = transform
         self.sample_ids = list(self.matrix.sample_ids if sample_ids is None else sample_ids)
@@ -286,6 +289,7 @@ class MatrixDataset(BatchDataset):
         Raises:
             UnknownFieldError: the matrix has no table :attr:`coverage`.
         """
+        check_number("min_coverage", min_coverage)
         if not 0 <= share <= 1:
             raise ZarrCoreError(f"share is {share!r}; it must be from 0 to 1")
         self.matrix.read(self.sample_ids, self.matrix.feature_ids[:0], self.coverage)  # names a table that is not there

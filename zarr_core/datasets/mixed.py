@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from zarr_core._util.arguments import check_mapping, whole_number
+from zarr_core._util.arguments import boolean, check_mapping, whole_number
 from zarr_core._util.repeated import Repeated, repetition_of
 from zarr_core._util.shared_epoch import SharedEpoch
 from zarr_core.datasets.batch import Batch, BatchDataset, BatchItem
@@ -106,7 +106,7 @@ class MixedDataset(BatchDataset):
             start += count
         self._stops = list(accumulate(self.counts.values()))
         count_repetitions(self)
-        self._with_part = with_part
+        self._with_part = with_part = boolean("with_part", with_part)
         self._masks = _Masks({name: _first_item(one) for name, one in self.datasets.items()}, missing_fields)
         _check_normalizers(self.datasets, self._masks.present)
         self._joined = None if self._masks.needed else JoinedReader.of(list(self.datasets.values()))

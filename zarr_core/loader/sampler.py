@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from torch.utils.data import Sampler
 
-from zarr_core._util.arguments import INT64, whole_number
+from zarr_core._util.arguments import INT64, boolean, whole_number
 from zarr_core._util.repeated import Repeated
 from zarr_core.errors import ZarrCoreError
 from zarr_core.loader.epochs import DatasetEpochs, count_repetitions, draws_of, epoch_setter, fingerprint_of
@@ -109,9 +109,9 @@ class EpochBatchSampler(Sampler[list[int]]):
             raise ZarrCoreError(f"dataset_size is a {name}: the sampler was built anew around it. {BUILT_ANEW}")
         dataset_size = whole_number("dataset_size", dataset_size, 1)
         batch_size = whole_number("batch_size", batch_size, 1)
-        drop_last = _boolean("drop_last", drop_last)
-        shuffle = _boolean("shuffle", shuffle)
-        evaluation = _boolean("evaluation", evaluation)
+        drop_last = boolean("drop_last", drop_last)
+        shuffle = boolean("shuffle", shuffle)
+        evaluation = boolean("evaluation", evaluation)
         if not isinstance(fingerprint, str):
             raise ZarrCoreError(f"fingerprint must be a string, not {reprlib.repr(fingerprint)}")
         if evaluation and drop_last:
@@ -429,9 +429,3 @@ def _numbers(state: Any) -> tuple[int, int, int]:
     epoch = whole_number("epoch", state.get("epoch"), *INT64)
     position = whole_number("position", state.get("position"), *INT64)
     return epoch, position, whole_number("seed", state.get("seed"), *_SEEDS)
-
-
-def _boolean(name: str, value: Any) -> bool:
-    if not isinstance(value, (bool, np.bool_)):
-        raise ZarrCoreError(f"{name} must be True or False, not {reprlib.repr(value)}")
-    return bool(value)

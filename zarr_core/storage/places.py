@@ -23,11 +23,14 @@ def absolute(place: str | os.PathLike[str]) -> str:
     Whatever keeps a place, passes it to another process or records it calls this first, or ``Storage`` does.
 
     Raises:
-        StoreError: it is a URL with credentials, which would be kept and recorded as well, or names an environment
-            variable, which would become a folder of that name in the working directory.
+        StoreError: it is empty, which would be the working directory; or a URL with credentials, which would be kept
+            and recorded as well; or names an environment variable, which would become a folder of that name in the
+            working directory.
     """
     refuse_credentials(place)
     url = os.fspath(place)
+    if not url:
+        raise StoreError("a path or URL is empty; a variable of the environment in it may not be set")
     if not is_local(url):
         return url
     path = str(LocalFileSystem._strip_protocol(url))

@@ -63,8 +63,6 @@ class Storage:
     """
 
     def __init__(self, root: str | os.PathLike[str], client: Any = None) -> None:
-        if not os.fspath(root):  # the working directory otherwise
-            raise StoreError("a path or URL is empty; a variable of the environment in it may not be set")
         self.root = absolute(root)
         self.client = client
         self.is_local = is_local(self.root)
