@@ -224,6 +224,10 @@ def test_an_array_that_is_called_position_is_no_position(tmp_path: Path) -> None
         ),
         ({"parameters": ["name"]}, "case_0: parameter 'name' is 'a', not a number or a list of numbers"),
         (
+            {"parameters": ["name"], "normalizers": {"name": "mean_std"}},
+            "'name_mean', which the normalizer of name needs; .*if it is there already, no sample has a number of that",
+        ),
+        (
             {"item": {"y": "wake_speed", "x": "surface_presure"}},
             "item names 'surface_presure', which is not read; fields are .*parameters",
         ),

@@ -309,7 +309,7 @@ def test_normalizers_travel_without_a_store(store: Path) -> None:
         assert normalizers.inverse(given)["other"].dtype == dtype
         assert normalizers.normalize(given)["surface_pressure"].dtype == torch.float32
     for renamed in (normalizers.normalize, normalizers.inverse):
-        with pytest.raises(ZarrCoreError, match="none of x has a normalizer: pass the names of the store, which are"):
+        with pytest.raises(ZarrCoreError, match="none of x has a normalizer: pass canonical names, which are"):
             renamed({"x": torch.zeros(5)})
     assert Normalizers().inverse({"x": 1}) == {"x": 1}
     on_meta = normalizers.inverse({"surface_position": torch.zeros(2, 3, device="meta")})

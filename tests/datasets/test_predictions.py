@@ -241,6 +241,8 @@ def test_predictions_open_in_vtk_at_the_points_of_the_source(
     np.testing.assert_array_equal(cell_array(after, "U_predicted"), 2 * cell_array(before, "U"))
 
     temperature = predicted(dataset, tmp_path / "t.npy", "surface", lambda slab: slab["surface_temperature"] + 1)
+    with pytest.raises(ZarrCoreError, match="run_1.vtu would be a copy of boundary.vtp, .*: give it the same one"):
+        write_vtk({"T_predicted": temperature}, tmp_path / "out" / "run_1.vtu", source)
     write_vtk({"T_predicted": temperature}, tmp_path / "out" / "run_1.vtp", source)
     before, after = opened(source / "run_1" / "boundary.vtp"), opened(tmp_path / "out" / "run_1.vtp")
     expected = vtk_to_numpy(before.GetPointData().GetArray("T")) + 1

@@ -124,6 +124,20 @@ def test_a_column_without_a_name_is_left_out_and_named(root: Path) -> None:
     assert note == "values of forces.csv whose column has no name were left out (1): coarse of run_1"
 
 
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("forces.csv", "run,cd,cl,note\n1,0.3,,\n2,n/a,0.1,fine\n7,,x,\n"),
+        ("forces.json", '[{"run": 1, "cd": 0.3}, {"run": 2, "cd": "n/a", "cl": 0.1, "note": "fine"}]'),
+    ],
+)
+def test_a_cell_without_a_number_where_others_have_one_is_named(root: Path, name: str, text: str) -> None:
+    (root / name).write_text(text)
+    (note,) = SampleTree(kind(**(BY_NUMBER | {"file": name})), root).find().left_out
+    reason = f"values of {name} that are absent or text, where other samples have numbers"
+    assert note == f"{reason} (2): cl of run_1, cd of run_2 is 'n/a'"
+
+
 @pytest.mark.parametrize("name", ["forces.csv", "forces.json"])
 def test_a_cell_that_is_not_a_number_is_left_out_and_named(root: Path, name: str) -> None:
     text = FORCES.replace("0.4", "NaN")

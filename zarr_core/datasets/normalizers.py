@@ -9,7 +9,7 @@ from __future__ import annotations
 import reprlib
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal, TypeAlias
 
 import numpy as np
@@ -323,7 +323,7 @@ class Normalizers(Mapping[str, Normalizer]):
         _check_mapping(fields)
         if self and self.keys().isdisjoint(fields):
             raise ZarrCoreError(
-                f"none of {', '.join(fields) or 'nothing'} has a normalizer: pass the names of the store, which are "
+                f"none of {', '.join(fields) or 'nothing'} has a normalizer: pass canonical names, which are "
                 f"{', '.join(self)}"
             )
 
@@ -374,13 +374,19 @@ def make_normalizers(
         else:
             found = _Statistics(*read_statistics(statistics), statistics_file_hint(statistics))
     normalizers = Normalizers()
+    of_parameters = replace(found, hint=f"{found.hint}; {_HINT_OF_PARAMETERS}")
     for field, config in configs.items():
-        column = manifest.fields.get(field)
+        column, source = manifest.fields.get(field), found
         if column is None:  # a parameter
             dim = len(config.shift) if isinstance(config, FixedConfig) else found.components(field)
             column = ArrayColumn(field, field, "float64", dim)
-        normalizers.add(found.normalizer(field, column, config))
+            source = of_parameters
+        normalizers.add(source.normalizer(field, column, config))
     return normalizers
+
+
+# Text has no mean, nor has what no sample has.
+_HINT_OF_PARAMETERS = "if it is there already, no sample has a number of that name: see `zarr-core info STORE SAMPLE`"
 
 
 @dataclass(frozen=True)

@@ -164,8 +164,8 @@ def write_vtk(
         source: root of the source of the store, local path or fsspec URL.
 
     Raises:
-        ZarrCoreError: the source has no ``.vtu`` or ``.vtp`` file of the domain, or another one than was converted; or
-            the file has an array of a name already.
+        ZarrCoreError: the source has no ``.vtu`` or ``.vtp`` file of the domain, or another one than was converted; the
+            file has an array of a name already; or the copy has another suffix.
 
     Examples:
         >>> write_vtk({"pressure_predicted": predictions}, "run_1.vtu", "/data/source")  # doctest: +SKIP
@@ -181,6 +181,11 @@ def write_vtk(
             )
     file, at = _source_file(first, source)
     target = Path(path)
+    if target.suffix.lower() != Path(file.info.name).suffix.lower():
+        raise ZarrCoreError(
+            f"{first.sample_id}: {target} would be a copy of {file.info.name}, which readers know by its suffix: give "
+            "it the same one"
+        )
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(add_temp_suffix(str(target)))
     try:

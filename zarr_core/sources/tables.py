@@ -8,6 +8,7 @@ import json
 import math
 import sys
 from collections.abc import Collection
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -73,9 +74,28 @@ class Tables:
             notes += counted(f"samples without a row in {file}", without)
             if rows and len(without) == len(sample_ids):
                 notes.append(f"no row of {file} is of a sample, they are of {some(rows)}: see `sample_id` of the table")
+            gaps = self._gaps(rows, sample_ids)
+            notes += counted(f"values of {file} that are absent or text, where other samples have numbers", gaps)
         for reason, values in self._left_out.items():
             notes += counted(f"{reason} were left out", values)
         return notes
+
+    def _gaps(self, by_sample: _Rows, sample_ids: Collection[str]) -> list[str]:
+        """Names the values of samples that are absent or text although other samples have numbers of that name."""
+        numbers: dict[str, None] = {}
+        own: dict[str, dict[str, Any]] = {}
+        for sample_id in sample_ids:
+            for row in by_sample.get(sample_id, []):
+                own[sample_id] = row
+                numbers |= dict.fromkeys(name for name, value in row.items() if not isinstance(value, str | None))
+        known = set(chain.from_iterable(self._left_out.values()))
+        gaps = []
+        for sample_id, row in own.items():
+            for name in numbers:
+                gap = f"{name} of {sample_id}"
+                if gap not in known and isinstance(row.get(name), str | None):
+                    gaps.append(f"{gap} is {row[name]!r}" if name in row else gap)
+        return gaps
 
 
 def parse_scalars(name: str, data: bytes) -> Any:

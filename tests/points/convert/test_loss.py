@@ -59,7 +59,8 @@ def test_what_a_dtype_would_change_is_refused(
         return
     assert list(refused) == ["run_1"]
     assert f"surface_pressure: {dtype} would change its values" in refused["run_1"]
-    assert f"use --field-dtype surface_pressure={way_out} --reconvert; " in refused["run_1"]
+    flags = f"use --field-dtype surface_pressure={way_out} --reconvert, or --values-dtype {way_out} for all fields; "
+    assert flags in refused["run_1"]
     assert f"field_dtypes={{'surface_pressure': '{way_out}'}}, reconvert=True in Python" in refused["run_1"]
     again = converted(tmp_path, pressure, field_dtypes={"surface_pressure": way_out}, reconvert=True)
     assert sorted(again.manifest.samples) == ["run_1", "run_2"]

@@ -279,4 +279,5 @@ def _way_out(name: FieldName, dtype: str) -> str:
         return "float64 holds those up to 2**53: write smaller ones, such as differences, or leave the field out"
     wider = "float32" if dtype == "float16" else "float64"
     of_python = f"field_dtypes={{{name.canonical!r}: {wider!r}}}, reconvert=True in Python"
-    return f"use --field-dtype {name.canonical}={wider} --reconvert; {of_python}"
+    all_fields = f"or --values-dtype {wider} for all fields"
+    return f"use --field-dtype {name.canonical}={wider} --reconvert, {all_fields}; {of_python}"
