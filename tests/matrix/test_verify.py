@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 from tests.helpers.matrices import FEATURES, SMALL, append, flip
+from zarr_core.errors import ManifestError
 from zarr_core.matrix import WideMatrix
 from zarr_core.matrix import verify as module
+from zarr_core.matrix.store.state import HEAD_NAME
 from zarr_core.matrix.verify import verify_matrix
 
 
@@ -48,6 +50,16 @@ def matrix(tmp_path: Path) -> WideMatrix:
     append(made, "b", 3, seed=9)
     made.derive_columns()
     return made
+
+
+def test_a_head_that_claims_more_features_is_refused_before_its_shards_are_looked_for(
+    matrix: WideMatrix, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    head = Path(matrix.url, HEAD_NAME)
+    head.write_bytes(head.read_bytes().replace(b'"length":100', b'"length":1000000'))
+    monkeypatch.setattr(module, "_check_shard", None)
+    with pytest.raises(ManifestError, match="100 features, but HEAD.json records 1000000"):
+        verify_matrix(matrix.url)
 
 
 def test_a_commit_during_the_verification_is_no_damage(matrix: WideMatrix, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -65,7 +65,7 @@ def verify_matrix(url: str | os.PathLike[str], *, progress: bool = False) -> Mat
         The report. Damage is listed in it and never raised.
 
     Raises:
-        StoreError, ManifestError: there is no readable head.
+        StoreError, ManifestError: there is no readable head, or it records another number of features than there are.
     """
     storage = Storage(url)
     current = load(storage, HEAD)
@@ -115,6 +115,8 @@ def _metadata_problems(storage: Storage, state: MatrixState) -> Iterator[tuple[s
     """Problems with the objects beside the shards, each with the name of the object."""
     try:
         load_axis(storage, state.axis)
+    except ManifestError:
+        raise  # a head that claims other features than there are claims other shards, perhaps millions
     except ZarrCoreError as error:
         yield state.axis.path, str(error)
     for kind, table in state.metadata.items():
