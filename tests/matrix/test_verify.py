@@ -58,8 +58,9 @@ def test_a_head_that_claims_more_features_is_refused_before_its_shards_are_looke
     head = Path(matrix.url, HEAD_NAME)
     head.write_bytes(head.read_bytes().replace(b'"length":100', b'"length":1000000'))
     monkeypatch.setattr(module, "_check_shard", None)
-    with pytest.raises(ManifestError, match="100 features, but HEAD.json records 1000000"):
-        verify_matrix(matrix.url)
+    for look in (verify_matrix, lambda url: WideMatrix.open(url).feature_ids):
+        with pytest.raises(ManifestError, match="100 features, but HEAD.json records 1000000"):
+            look(matrix.url)
 
 
 def test_a_commit_during_the_verification_is_no_damage(matrix: WideMatrix, monkeypatch: pytest.MonkeyPatch) -> None:
