@@ -200,7 +200,7 @@ def _names(names: Collection[str]) -> str:
 
 def when(at: float) -> str:
     """A time, and its age in days: minutes would be another text at every tick."""
-    days = int((time.time() - at) // _DAY_SECONDS)
+    days = int(max(0.0, time.time() - at) // _DAY_SECONDS)  # the clock of the machine that wrote it may be ahead
     age = f"{format_count(days, 'days')} ago" if days else "less than a day ago"
     return f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M} UTC, {age}"
 

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -356,6 +357,14 @@ def test_info_of_a_store(place: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert re.search(r"surface_friction +float16 +77 +3 +32 +96", text)
     assert re.search(r"splits +train", text)
     assert re.search(r"fingerprint [0-9a-f]{16}\nsource +run_2: \S+\.pt, ", text)
+
+
+def test_an_age_is_not_negative_if_the_clock_of_the_store_is_ahead(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("zarr_core.stores.summary.time", SimpleNamespace(time=lambda: 0.0))
+    assert command.main(["info", str(place / "store")]) == 0
+    assert re.search(r"statistics  written [-\d]+ [:\d]+ UTC, 0 s ago", capsys.readouterr().out)
 
 
 def test_info_names_retired_samples_and_batches(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

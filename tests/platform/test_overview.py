@@ -18,6 +18,7 @@ from zarr_core.platform.assets.dataset import DatasetDeclaration
 from zarr_core.platform.resources.stores import StoreAccess
 from zarr_core.platform.resources.warehouses import WarehouseAccess
 from zarr_core.platform.sensors.arrivals import arrivals_sensor
+from zarr_core.platform.sensors.overview import when
 from zarr_core.platform.sensors.warehouse_batches import warehouse_batches_sensor
 
 from tests.platform.matrix_trial import MatrixTrial, declare
@@ -307,6 +308,10 @@ def test_the_history_of_a_matrix_is_read_once_and_not_needed(
     assert matrix_sensor.retired().startswith("1 batch: b0 (5 samples; 2"), "nothing has been retired since"
     matrix.retire([], ["b1"])
     assert matrix_sensor.retired().startswith("2 batches: b1 (5 samples), b0 (5 samples); ")
+
+
+def test_a_time_of_a_machine_whose_clock_is_ahead() -> None:
+    assert when(time.time() + 3600).endswith(" UTC, less than a day ago")
 
 
 def test_it_says_who_has_the_reason_if_the_source_does_not_answer(trial: Trial) -> None:

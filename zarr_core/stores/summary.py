@@ -372,7 +372,8 @@ def _statistics(storage: Storage, state: StoreManifest, committed: float | None)
     written = _written(storage, f"{name}.yaml")
     if written is None:
         return StatisticsInfo(None, None, False)
-    return StatisticsInfo(written, time.time() - written, committed is not None and written < committed)
+    age = max(0.0, time.time() - written)  # the clock of the store may be ahead
+    return StatisticsInfo(written, age, committed is not None and written < committed)
 
 
 def _written(storage: Storage, *names: str) -> float | None:
