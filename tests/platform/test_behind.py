@@ -165,6 +165,15 @@ def test_a_store_that_was_removed_is_noticed(published: Trial) -> None:
     assert sorted(load_manifest(published.dataset.store).samples) == ["run_1", "run_2", "run_3", "run_4"]
 
 
+def test_a_partition_that_a_person_deleted_is_not_about_to_be_converted(published: Trial) -> None:
+    watcher = Watcher(published)
+    published.instance.delete_dynamic_partition(published.dataset.partitions_name, "run_2")
+    watcher.settle()
+    assert sorted(published.samples()) == ["run_1", "run_2", "run_3"]
+    assert not conversions(KnownItems(published.instance, published.dataset), None).waiting
+    assert not is_late(published)
+
+
 @pytest.mark.slow
 def test_a_store_that_was_restored_from_an_older_copy_is_noticed(published: Trial) -> None:
     watcher = Watcher(published)
