@@ -91,10 +91,19 @@ class KnownItems:
         return materialized_versions(self.instance, self.source.converted)
 
 
-def observations(source: WatchedSource, listing: Listing, changes: Changes) -> list[dg.AssetObservation]:
-    """One event per changed item, with its new version."""
+def observations(
+    instance: dg.DagsterInstance, source: WatchedSource, listing: Listing, changes: Changes
+) -> list[dg.AssetObservation]:
+    """One event per changed item, with its new version.
+
+    An item whose partition a person has deleted is new, but may have the version that was observed last. No condition
+    would see another event of this version, and the item would wait for a conversion forever.
+    """
+    seen = observed_versions(instance, source.observed) if changes.new else {}
     events = []
     for item_id in changes.new + changes.changed:
+        if seen.get(item_id) == listing.items[item_id].fingerprint:
+            continue
         tags = {DATA_VERSION: listing.items[item_id].fingerprint}
         metadata = dict(listing.details.get(item_id, {}))
         events.append(dg.AssetObservation(source.observed, partition=item_id, metadata=metadata, tags=tags))
@@ -220,7 +229,8 @@ def sensor_result(
     if changes.vanished:
         requests.append(dg.DeleteDynamicPartitionsRequest(source.partitions_name, list(changes.vanished)))
     checks: list[dg.AssetCheckEvaluation] = []
-    events: list[dg.AssetObservation | dg.AssetMaterialization] = [*observations(source, listing, changes)]
+    events: list[dg.AssetObservation | dg.AssetMaterialization] = []
+    events += observations(context.instance, source, listing, changes)
     for event in more_events:
         if isinstance(event, dg.AssetCheckEvaluation):
             checks.append(event)
@@ -260,7 +270,7 @@ def report_now(
     The events are stored here, with their metadata, instead of returned: an item that did not change needs none.
     """
     changes = prepare_partitions(context.instance, source, changes)
-    report_runless_events(context.instance, [*observations(source, listing, changes), *held])
+    report_runless_events(context.instance, [*observations(context.instance, source, listing, changes), *held])
     context.instance.add_dynamic_partitions(source.partitions_name, list(changes.new))
     for item_id in changes.vanished:
         context.instance.delete_dynamic_partition(source.partitions_name, item_id)

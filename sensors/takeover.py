@@ -104,14 +104,9 @@ def _held_samples(
         if entry is None or version is None or entry.fingerprint != contents.get(sample_id, version):
             continue
         converted = known.converted.get(sample_id)
-        if converted is not None:
-            is_same = group_name(converted) == group_name(entry.relpath)
-            # A partition that a person deleted is observed again. Its version is no other, so no run would convert it.
-            if is_same and sample_id in known.observed:
-                continue
-            # A sample with other settings than the store's may have been converted since, and wait for its publication.
-            if not is_same and entry.settings != current:
-                continue
+        # A sample with other settings than the store's may have been converted since, and wait for its publication.
+        if converted is not None and (group_name(converted) == group_name(entry.relpath) or entry.settings != current):
+            continue
         observation = {DATA_VERSION: version}, None
         tags = version_tags(code_version_of(entry.settings), data_version_of(entry), dataset.observed, observation)
         points = sum(grid.n_points for grid in entry.domains.values())

@@ -156,6 +156,13 @@ def test_earlier_generations_that_cannot_be_read(store: Path) -> None:
     assert "00000001.json is not a store manifest" in found[1]
 
 
+def test_a_tag_of_a_generation_whose_committer_died_before_it_archived_it(store: Path) -> None:
+    make_tag(Storage(store), HEAD, "current")
+    archive = store / "generations" / "00000003.json"
+    archive.unlink()
+    assert verify_store(store, deep=True).ok, "the next commit archives it"
+
+
 def test_leftovers_of_a_garbage_collection(store: Path) -> None:
     make_tag(Storage(store), HEAD, "first", 1)
     for path in store.rglob("*"):

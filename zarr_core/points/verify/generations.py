@@ -53,7 +53,7 @@ class GenerationCheck:
         yield self.current, self._new_in(self.current)
         there = documents(self.storage)
         for tag, number in sorted(self.current.retention.tags.items()):
-            if number not in there:
+            if number != self.current.generation and number not in there:
                 self.problems.append(f"tag {tag!r} names generation {number}, but {generation_name(number)} is missing")
         for number in sorted(there, reverse=True):
             if number >= self.current.generation:
