@@ -386,7 +386,7 @@ def make_normalizers(
 
 
 # Text has no mean, nor has what no sample has.
-_HINT_OF_PARAMETERS = "if it is there already, no sample has a number of that name: see `zarr-core info STORE SAMPLE`"
+_HINT_OF_PARAMETERS = "if that exists already, no sample has a number of this name; text cannot be normalized"
 
 
 @dataclass(frozen=True)
