@@ -228,6 +228,11 @@ def test_what_contradicts_is_refused_and_named(matrix: WideMatrix, tmp_path: Pat
             "column age is of type month_day_nano",
         ),
         (table({"sample_id": ["a_s0"], "age": [decimal.Decimal(10**20)]}), {}, "column age .* beyond int64"),
+        (
+            table({"sample_id": ["a_s0", "a_s1"], "donor": [decimal.Decimal(f"{2**53 + n}.5") for n in (0, 1)]}),
+            {},
+            f"column donor .*float64 rounds {2**53}.5; store it as text",
+        ),
         (pd.DataFrame({"sample_id": ["a_s0"], "age": pd.cut([7], [0, 9])}), {}, "column age is of type dictionary"),
         (table({"sample_id": ["a_s0"], "age": ["old"]}), {}, "another type than before"),
         (table({"sample_id": ["a_s0"], "barcode": [1.5]}), {}, "another type than before .*1152921504606846977"),

@@ -361,9 +361,13 @@ def _plain(column: pa.ChunkedArray, where: str) -> pa.ChunkedArray:
         return _plain(column.cast(kind.value_type), where)
     if types.is_decimal(kind):  # how databases store whole numbers, too
         try:
-            return column.cast("int64" if kind.scale <= 0 else "float64")
+            numbers = column.cast("int64" if kind.scale <= 0 else "float64")
         except pa.ArrowInvalid as error:
             raise MatrixError(f"{where} is of type {kind}, with a number beyond int64; store it as text") from error
+        for value, number in zip(column.to_pylist(), numbers.to_pylist(), strict=True):
+            if value is not None and abs(value) > 2**53 and value != number:  # digits before the point are lost
+                raise MatrixError(f"{where} is of type {kind}, and float64 rounds {value}; store it as text")
+        return numbers
     if types.is_large_string(kind) or types.is_string_view(kind):
         return column.cast("string")
     if types.is_interval(kind) or not (types.is_primitive(kind) or types.is_string(kind) or types.is_null(kind)):
