@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import ConcatDataset, DataLoader
 
-from zarr_core import build_dataset, write_sample
+from zarr_core import Collate, build_dataset, write_sample
 from zarr_core._util.repeated import Repeated
 from zarr_core.datasets import MixedDataset, Normalizers, ZarrPointDataset, ZarrPointDatasetConfig
 from zarr_core.errors import UnknownFieldError, ZarrCoreError
@@ -373,6 +373,31 @@ def test_whole_samples_are_collated_with_parameters_and_ids(store: str) -> None:
     plain: Any = next(iter(DataLoader(opened(store, collate="concat", **settings), batch_size=2)))
     assert plain["drag"].tolist() == [drag(name) for name in IDS[:2]]
     assert plain["wake_speed"].shape == (2 * POINTS + 1,)
+
+
+def with_coefficients(item: Any) -> Any:
+    return item | {"coefficients": item["drag"].reshape(1), "wake_speed_squared": item["wake_speed"] ** 2}
+
+
+def only_grouped(item: Any) -> Any:
+    return {"x": item["wake_position"].numpy(), "y": item["drag"]}
+
+
+@pytest.mark.parametrize("way", ["pad", "concat"])
+def test_an_array_that_a_transform_adds_is_not_taken_for_points(store: str, way: Any) -> None:
+    settings: Any = {"parameters": ["drag"], "num_wake_points": None, "transform": with_coefficients, "collate": way}
+    dataset = opened(store, **settings)
+    with pytest.raises(
+        ZarrCoreError, match=rf"case_0: transform adds 'coefficients' of shape \(1,\).*Collate\('{way}', per_sample="
+    ):
+        dataset[0]
+    grouped: Any = next(iter(DataLoader(opened(store, **settings | {"transform": only_grouped}), batch_size=3)))
+    assert "x_lengths" in grouped or "x_ptr" in grouped
+    assert grouped["y"].shape == (3,)
+    listed = opened(store, **settings | {"collate": "list"})
+    batch: Any = next(iter(DataLoader(listed, batch_size=3, collate_fn=Collate(way, per_sample=["coefficients"]))))
+    assert batch["coefficients"].tolist() == [[drag(name)] for name in IDS[:3]]
+    assert batch["wake_speed_squared"].shape == batch["wake_speed"].shape
 
 
 def test_a_mixture_passes_parameters_and_ids_on(store: str) -> None:

@@ -65,6 +65,23 @@ def test_an_iteration_that_is_left_ends_its_threads(end: str) -> None:
     assert names() == set()
 
 
+def test_nothing_is_read_after_an_error() -> None:
+    """Each read of a service that is gone would take as long as the one that failed."""
+    read: list[int] = []
+
+    def fetch(number: int) -> int:
+        read.append(number)
+        if number == 1:
+            raise ValueError("the service is gone")
+        return number
+
+    results = map_in_threads(fetch, iter(range(100)), 1, 50)
+    assert next(results) == 0
+    with pytest.raises(ValueError, match="the service is gone"):
+        next(results)
+    assert read == [0, 1]
+
+
 class Numbers(Dataset[torch.Tensor]):
     def __len__(self) -> int:
         return 12

@@ -6,9 +6,10 @@ Unlike worker processes they start at once, copy no result, and share open files
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from typing import TypeVar
 
 Item = TypeVar("Item")
@@ -27,10 +28,21 @@ def map_in_threads(
         ahead: results that are computed, or being computed, when one is yielded, at most.
     """
     pending: deque[Future[Result]] = deque()
+    failed = threading.Event()
+
+    def call(item: Item) -> Result:
+        if failed.is_set():  # nobody asks for results after that of an error, and the executor waits for them
+            raise CancelledError
+        try:
+            return function(item)
+        except BaseException:
+            failed.set()
+            raise
+
     with ThreadPoolExecutor(num_threads, thread_name_prefix="zarr_core.ahead") as threads:
         try:
             for item in items:
-                pending.append(threads.submit(function, item))
+                pending.append(threads.submit(call, item))
                 if len(pending) > ahead:
                     yield pending.popleft().result()
             while pending:

@@ -43,6 +43,7 @@ class Items:
         self._keys = config.item
         self._transform = _function("transform", config.transform)
         self._batch_transform = _function("batch_transform", config.batch_transform)
+        self._collate = config.collate
         named = set(config.item_names)
         self._with_index = config.with_index or INDEX in named
         self._with_sample_id = config.with_sample_id or SAMPLE_ID in named
@@ -90,7 +91,13 @@ class Items:
                 f"{self.origin}, {drawn.sample_id}: batch_transform needs items of one size; draw a number of points "
                 "that every sample has, or use transform, which gets one item"
             )
-        return self._changed(BatchItem(self._shaped(fields, [place], [drawn.sample_id], axes=0)), drawn)
+        item = BatchItem(self._shaped(fields, [place], [drawn.sample_id], axes=0))
+        if self._transform is None or self._collate in (None, "list"):
+            return self._changed(item, drawn)
+        before = dict(item)
+        changed = self._changed(item, drawn)
+        self._check_added(before, changed, drawn)
+        return changed
 
     @property
     def per_sample(self) -> list[str]:
@@ -231,6 +238,21 @@ class Items:
         if isinstance(changed, BatchItem):
             changed.sample_id, changed.origin = drawn.sample_id, self.origin
         return changed
+
+    def _check_added(self, before: Mapping[str, Any], changed: Any, drawn: Drawn) -> None:
+        """Raise ZarrCoreError if an array that a transform added would be taken for points, and does not have them."""
+        if not isinstance(changed, Mapping):
+            return
+        points = {len(before[key]) for key in self.domains}
+        for key, value in changed.items():
+            if key in before or not isinstance(value, Tensor | np.ndarray) or not value.ndim or len(value) in points:
+                continue
+            raise ZarrCoreError(
+                f"{self.origin}, {drawn.sample_id}: transform adds {key!r} of shape {tuple(value.shape)}, whose first "
+                f"axis would be taken for points, of which no domain has {len(value):,}. Set collate: list in the "
+                f"config, and give the loader collate_fn=zarr_core.Collate({self._collate!r}, per_sample=[{key!r}]) "
+                "with all keys that have no points; leave out those that have points of their own"
+            )
 
     def _transformed(self, values: dict[str, Any], items: int) -> dict[str, Any]:
         """A batch after the batch transform of the config."""
