@@ -16,9 +16,10 @@ from zarr_core._util.dask_cluster import dask_executor
 from zarr_core._util.processes import WorkerPool
 from zarr_core._util.redaction import redact
 from zarr_core._util.units import format_size
-from zarr_core.errors import SourceError, ZarrCoreError
+from zarr_core.errors import RetirementError, SourceError, ZarrCoreError
+from zarr_core.log import format_change
 from zarr_core.points.convert.conversion import ConversionReport, convert, iter_convert, run_conversion
-from zarr_core.points.convert.job import ConversionPreview, preview
+from zarr_core.points.convert.preview import ConversionPreview, preview
 from zarr_core.points.convert.publish import publish
 from zarr_core.points.convert.request import ConversionRequest
 from zarr_core.points.convert.sample import ConversionResult, SampleOutcome
@@ -124,7 +125,11 @@ def _command(
     with ExitStack() as cleanup:
         # Also with one worker: a sample whose process is killed for memory then does not end the run.
         pool = cleanup.enter_context(dask_executor(scheduler)) or cleanup.enter_context(WorkerPool(workers))
-        report = run_conversion(request, workers=workers, executor=pool, progress=not quiet)
+        not_retired = ""
+        try:
+            report = run_conversion(request, workers=workers, executor=pool, progress=not quiet)
+        except RetirementError as error:
+            report, not_retired = error.report, str(error)
     report, written = _with_statistics(report, store)
     if quiet:
         for note in report.notes:
@@ -132,7 +137,12 @@ def _command(
     text, document = summary(report, redact(store)), _document(report, redact(store))
     if written:
         text += f"\nstatistics that training normalizes with: {written[0]}"
-    return cli.Result(text, document | {"statistics": written}, _refusals(report), report.ok)
+    problems = _refusals(report)
+    if not_retired:
+        text += f"\nerror: {not_retired}"
+        problems.append(f"error: {not_retired}")
+    document |= {"statistics": written, "not_retired": not_retired}
+    return cli.Result(text, document, problems, report.ok and not not_retired)
 
 
 def _with_statistics(report: ConversionReport, store: str) -> tuple[ConversionReport, list[str]]:
@@ -175,7 +185,8 @@ def summary(report: ConversionReport, store: str) -> str:
 
 def _left(report: ConversionReport | ConversionPreview) -> list[str]:
     """Lines that name what a conversion leaves to do, and what it left out."""
-    lines = [f"  note: {note}" for note in report.notes]
+    lines = [f"  {format_change(change)}" for change in report.split_changes]
+    lines += [f"  note: {note}" for note in report.notes]
     if report.remaining:
         lines.insert(0, f"  still to be converted, because of --limit: {report.remaining:,}")
     return lines
@@ -200,6 +211,7 @@ def _document(report: ConversionReport, store: str) -> dict[str, Any]:
         "failed": _reasons(report.results, "failed"),
         "retired": report.retired,
         "remaining": report.remaining,
+        "split_changes": report.split_changes,
         "notes": list(report.notes),
     }
 
@@ -240,6 +252,7 @@ def _preview_result(planned: ConversionPreview, store: str) -> cli.Result:
         "retired": planned.retired,
         "excess": planned.excess,
         "remaining": planned.remaining,
+        "split_changes": planned.split_changes,
         "notes": list(planned.notes),
     }
     return cli.Result("\n".join(lines), document)

@@ -60,7 +60,15 @@ class SourceError(ZarrCoreError):
 
 
 class RetirementError(SourceError):
-    """More samples vanished from the source than may be retired at once. All other changes are committed."""
+    """More samples vanished from the source than may be retired at once. All other changes are committed.
+
+    Attributes:
+        report: the report of a conversion; None if nothing was to be converted.
+    """
+
+    def __init__(self, message: str, report: Any = None) -> None:
+        super().__init__(message)
+        self.report = report
 
 
 class CorruptChunkError(ZarrCoreError):

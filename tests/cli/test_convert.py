@@ -140,6 +140,42 @@ def test_a_dry_run_names_the_samples_that_would_be_retired(
     assert objects(store) == before
 
 
+def test_changed_splits_are_named_before_and_after_a_conversion(
+    tmp_path: Path, source: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store, kind = tmp_path / "store", tmp_path / "kind.yaml"
+    files = {"surface_position": "surface_position_vtp.pt", "surface_pressure": "surface_pressure.pt"}
+    rule = {"rule": "files", "filename": "{split}.txt"}
+    kind.write_text(json.dumps({"name": "cars", "samples": "run_*", "files": files, "splits": rule}))
+
+    def write_splits(train: str, val: str) -> None:
+        (source / "train.txt").write_text(train)
+        (source / "val.txt").write_text(val)
+
+    write_splits("run_1\nrun_2\n", "run_3\n")
+    command = [str(store), "--source", str(source), "--dataset-kind", str(kind)]
+    assert main([*command, "--quiet"]) == 0
+    write_splits("run_1\n", "run_2\nrun_3\n")
+    write_source(source, ("run_4",))
+    shutil.rmtree(source / "run_3")
+    before = objects(store)
+    capsys.readouterr()
+    for options in (["--dry-run"], []):
+        assert main([*command, *options, "--json", "--quiet"]) == 0
+        printed = json.loads(capsys.readouterr().out)
+        assert printed["split_changes"] == [
+            {"what": "removed from train", "names": ["run_2"], "note": ""},
+            {"what": "added to val", "names": ["run_2"], "note": ""},
+        ]
+        assert any("--retire-vanished removes (1): run_3" in note for note in printed["notes"])
+        if options:
+            assert objects(store) == before
+            assert main([*command, *options]) == 0
+            assert "\n  removed from train 1: run_2\n  added to val 1: run_2\n" in capsys.readouterr().out
+    assert main([*command, "--dry-run", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["split_changes"] == []
+
+
 def test_datasets_can_normalize_after_a_conversion(
     tmp_path: Path, source: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -16,6 +16,7 @@ from tests.helpers.faults import lost_response
 from tests.helpers.small_source import write_source
 from tests.helpers.stores import nan, objects, write_broken
 from zarr_core.convert import main
+from zarr_core.datasets import build_dataset
 from zarr_core.errors import RetirementError, SourceError, StoreError
 from zarr_core.format.object_names import MANIFEST
 from zarr_core.info import format_sample
@@ -138,10 +139,17 @@ def test_mass_retirement_has_to_be_confirmed(tmp_path: Path, source: Path, capsy
     assert main([*command, "--max-retired-share", "0.3", "--quiet"]) != 0
     assert "2 of 4 samples" in capsys.readouterr().err
     assert load_manifest(store) == manifest
+    write_source(source, sample_ids=("run_5",))
+    assert main([*command, "--max-retired-share", "0.3"]) != 0
+    printed = capsys.readouterr().out
+    assert printed.startswith("1 converted")
+    assert "error: 2 of 4 samples" in printed
+    config = {"kind": "point", "root": str(store), "split": "all", "normalizers": {"surface_pressure": "mean_std"}}
+    assert len(build_dataset(config)) == 5, "the statistics of what is committed are written"
     report = publish("ahmedml", store, root=source, retire_vanished=["run_2"])
     assert report.retired == ["run_2"], "run_1 is not named"
     assert main([*command, "--max-retired-share", "1", "--quiet"]) == 0
-    assert sorted(load_manifest(store).samples) == ["run_3", "run_4"]
+    assert sorted(load_manifest(store).samples) == ["run_3", "run_4", "run_5"]
 
 
 @pytest.mark.parametrize("verb", [publish, convert])

@@ -28,21 +28,22 @@ from zarr_core._util.processes import (
     sample_seconds,
 )
 from zarr_core._util.units import format_size
-from zarr_core.errors import CommitConflict, SourceError, StoreError
+from zarr_core.errors import CommitConflict, RetirementError, SourceError, StoreError
 from zarr_core.format.object_names import ZARR_JSON, sample_folder, spelled_alike
 from zarr_core.format.packed import SUFFIX
 from zarr_core.points.convert.job import ConversionJob, Task, plan
-from zarr_core.points.convert.publish import Pending, PublishReport, check_vanished, commit_results
+from zarr_core.points.convert.publish import Pending, PublishReport, check_vanished, commit_results, too_many
 from zarr_core.points.convert.request import ConversionRequest, of_fields
 from zarr_core.points.convert.sample import ConversionResult, Status, convert_sample, failure, quarantined
 from zarr_core.points.convert.writer import GroupWriter
 from zarr_core.points.store.columns import expected_columns, misfit
+from zarr_core.points.store.head import moved
 from zarr_core.points.store.manifest import SampleEntry, StoreManifest
 from zarr_core.sources.left_out import counted, notes_by_reason
 from zarr_core.sources.sample import FoundSamples
 from zarr_core.sources.selection import with_all_present
 from zarr_core.storage import is_local
-from zarr_core.versioning.generations import Retention
+from zarr_core.versioning.generations import Change, Retention
 
 logger = logging.getLogger(__name__)
 
@@ -67,6 +68,7 @@ class ConversionReport:
         notes: sentences that name what the source has and the conversion left out: folders, files, listed ids, cells;
             and what is odd in the converted samples.
         remaining: number of samples that are still to be converted, because of ``limit``.
+        split_changes: samples that the store had and that are now in other splits, and splits in another order.
     """
 
     results: list[ConversionResult]
@@ -75,6 +77,7 @@ class ConversionReport:
     retired: list[str]
     notes: tuple[str, ...] = ()
     remaining: int = 0
+    split_changes: Sequence[Change] = ()
 
     def having(self, status: Status) -> list[ConversionResult]:
         """The results with a status."""
@@ -107,6 +110,7 @@ def run_conversion(
 
     Raises:
         SourceError: the source cannot be used, or holds nothing to convert; a setting is invalid.
+        RetirementError: more samples vanished than may be retired. None is retired; everything else is committed.
         StoreError: the store cannot be used, or holds another dataset, or was converted with other settings; samples
             converted before are committed.
     """
@@ -138,7 +142,13 @@ def run_conversion(
     of_samples = notes_by_reason({r.sample_id: r.notes for r in run.results if r.status == "converted"})
     written = {r.sample_id: r.written for r in run.results if r.written is not None}
     notes = (*report.notes, *_replaced_contents(job, written), *of_samples)
-    return ConversionReport(run.results, report.manifest, seconds, report.retired, notes, planned.remaining)
+    split_changes = () if job.manifest is None else tuple(moved(job.manifest, report.manifest))
+    done = ConversionReport(
+        run.results, report.manifest, seconds, report.retired, notes, planned.remaining, split_changes
+    )
+    if report.excess:
+        raise RetirementError(too_many(job, report), done)
+    return done
 
 
 convert = of_fields("convert", run_conversion)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from zarr_core._util.cached import cached_property
@@ -12,7 +12,7 @@ from zarr_core.points.convert.sample import ConversionResult, quarantined
 from zarr_core.points.convert.writer import GroupWriter, Repair
 from zarr_core.points.store.head import load_if_any
 from zarr_core.points.store.manifest import Quarantine, SampleEntry, StoreManifest
-from zarr_core.points.store.settings import choose_settings, describe_changes
+from zarr_core.points.store.settings import choose_settings
 from zarr_core.sources.formats import require_libraries
 from zarr_core.sources.parts import Part
 from zarr_core.sources.sample import FoundSamples, SourceSample
@@ -188,66 +188,3 @@ def _step(job: ConversionJob, sample: SourceSample) -> ConversionResult | Task:
     if not is_current and isinstance(job.writer.find(sample_id, sample.fingerprint), SampleEntry):
         return sample, None
     return quarantined(sample_id, refusal)
-
-
-@dataclass(frozen=True)
-class ConversionPreview:
-    """What a conversion would do.
-
-    Attributes:
-        to_convert: source samples by reason: "new"; "changed" at the source; "stale", because they have other settings;
-            "again", because they are up to date or were refused, and the conversion is forced.
-        changes: how the settings differ from those that these samples have: "values_dtype: 'float16' -> 'float32'".
-        others: results of the selected samples that would not be converted.
-        remaining: number of samples that would still be to convert, because of ``limit``.
-        retired: ids of the samples that would be retired.
-        excess: ids of samples that vanished from the source, if they are too many to be retired.
-        manifest: of the store; None if there is no store yet.
-        notes: as in :class:`zarr_core.points.convert.conversion.ConversionReport`.
-    """
-
-    to_convert: Mapping[str, Sequence[SourceSample]]
-    changes: str
-    others: Sequence[ConversionResult]
-    remaining: int
-    retired: Sequence[str]
-    excess: Sequence[str]
-    manifest: StoreManifest | None
-    notes: tuple[str, ...]
-
-
-def preview(request: ConversionRequest) -> ConversionPreview:
-    """What a conversion of this request would do. Nothing is written.
-
-    Raises:
-        SourceError, StoreError: as :func:`zarr_core.points.convert.conversion.convert`.
-    """
-    job = ConversionJob.open(request)
-    planned = plan(job)
-    settings = job.writer.settings
-    to_convert: dict[str, list[SourceSample]] = {"new": [], "changed": [], "stale": [], "again": []}
-    former: set[str] = set()
-    for sample, _ in planned.todo:
-        entry = job.held.samples.get(sample.sample_id) or job.held.quarantine.get(sample.sample_id)
-        if entry is None:
-            to_convert["new"].append(sample)
-        elif entry.fingerprint != sample.fingerprint:
-            to_convert["changed"].append(sample)
-        elif entry.settings != settings.digest:
-            to_convert["stale"].append(sample)
-        else:
-            to_convert["again"].append(sample)
-        if entry is not None and entry.fingerprint and entry.settings != settings.digest:
-            former.add(entry.settings)
-    changes = describe_changes(job.held, former, settings) if former else ""
-    retired, excess = vanished_samples(request, job.selection, job.held)
-    return ConversionPreview(
-        to_convert,
-        changes,
-        planned.done,
-        planned.remaining,
-        sorted(retired),
-        sorted(excess),
-        job.manifest,
-        job.selection.notes,
-    )

@@ -39,6 +39,7 @@ class PublishReport:
         collected: sample ids whose new groups were garbage collected before the commit; convert them again.
         notes: sentences that name what the selection left out.
         stale: sample ids whose source changed after it was read, so that what is committed stays; convert them again.
+        excess: sample ids that vanished from the source, if they are too many to be retired, so that none of them was.
     """
 
     manifest: StoreManifest = field(repr=False)
@@ -51,6 +52,7 @@ class PublishReport:
     misfits: Mapping[str, Quarantine]
     notes: tuple[str, ...] = ()
     stale: Collection[str] = ()
+    excess: Collection[str] = ()
 
 
 @dataclass
@@ -111,7 +113,10 @@ def publish_finished(request: ConversionRequest, found: FoundSamples | None = No
     job = ConversionJob.open(request, found)
     if found is None:
         check_vanished(job)
-    return commit_results(job, _find_finished(job))
+    report = commit_results(job, _find_finished(job))
+    if report.excess:
+        raise RetirementError(too_many(job, report))
+    return report
 
 
 _NOT_PUBLISHED = ("sample_ids", "part", "limit", "retry_quarantined", "force", "found")
@@ -142,7 +147,6 @@ def commit_results(job: ConversionJob, pending: Pending, *, retire: bool = True)
     Samples that vanished are retired if that was requested, but not in the middle of a conversion (``retire=False``).
 
     Raises:
-        RetirementError: more samples vanished than may be retired. None is retired; everything else is committed.
         StoreError: the store is another dataset's, another conversion has committed other settings meanwhile, or the
             store was deleted or replaced.
     """
@@ -175,14 +179,24 @@ def commit_results(job: ConversionJob, pending: Pending, *, retire: bool = True)
             collected += gone
     last = attempts[-1]
     _remove_stale_documents(storage, last)
-    if last.excess:
-        raise RetirementError(
-            f"{len(last.excess)} of {len(last.before.samples)} samples of {storage.url} are no longer at the source "
-            f"({some(sorted(last.excess))}): more than max_retired_share={job.request.max_retired_share:g} allows. "
-            "None was retired, everything else is committed. If they are gone for good: --max-retired-share 1 "
-            "(max_retired_share=1)"
-        )
     return _report(job.request, last, manifest, collected)
+
+
+def preview_commit(job: ConversionJob) -> PublishReport:
+    """What a commit would do before any sample is converted. Nothing is written."""
+    attempt = _attempt(job, Pending(), job.manifest, retire=True)
+    return _report(job.request, attempt, attempt.after, [])
+
+
+def too_many(job: ConversionJob, report: PublishReport) -> str:
+    """Why samples that vanished were not retired, and the way out."""
+    held = len(report.manifest.samples) - len(report.added)
+    return (
+        f"{len(report.excess)} of {held} samples of {job.writer.storage.url} are no longer at the source "
+        f"({some(sorted(report.excess))}): more than max_retired_share={job.request.max_retired_share:g} allows. "
+        "None was retired, everything else is committed. If they are gone for good: --max-retired-share 1 "
+        "(max_retired_share=1)"
+    )
 
 
 def _attempt(job: ConversionJob, pending: Pending, current: StoreManifest | None, retire: bool) -> _Attempt:
@@ -331,6 +345,7 @@ def _report(
         # Of a dataset object, the splits were merged with those that the store had.
         notes=tuple(dict.fromkeys(notes)),
         stale=attempt.stale,
+        excess=attempt.excess,
     )
 
 

@@ -47,11 +47,11 @@ def changes(before: StoreManifest | None, after: StoreManifest) -> list[Change]:
     for what, old in _described(before, replaced).items():
         if old != new[what]:
             found.append(Change(what, note=f"{old} -> {new[what]}"))
-    found.extend(_moved(before, after))
+    found.extend(moved(before, after))
     return found
 
 
-def _moved(before: StoreManifest, after: StoreManifest) -> Iterator[Change]:
+def moved(before: StoreManifest, after: StoreManifest) -> Iterator[Change]:
     """The samples that a split got or lost although the store had them and has them, and lists in another order."""
     for split, ids in after.splits.items():
         then = before.splits.get(split, [])
