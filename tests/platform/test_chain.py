@@ -98,7 +98,7 @@ def test_running_it_again_commits_nothing(filled: Trial) -> None:
     (filled.source / "run_2" / "params.json").write_text('{"angle": NaN}')
     assert filled.convert_all().success
     notes = filled.materialization("zarr_samples", "run_2").metadata["notes"]
-    assert notes.value == "values that are not a number were left out: angle of params.json"
+    assert notes.value == "values that are empty or not a number were left out: angle of params.json"
     assert filled.run("refresh").success
     before = (Path(filled.dataset.store) / "manifest.json").read_bytes()
     assert filled.convert_all().success

@@ -185,9 +185,11 @@ def test_tensor_files_that_no_field_uses_are_named_once(tmp_path: Path) -> None:
         torch.save(torch.zeros(3), source / "run_1" / name)
     torch.save(torch.zeros(3), source / "run_2" / "surface_area.pt")
     torch.save(torch.zeros(3), source / "mean.pt")
+    (source / "run_1" / "wake.csv").write_text("x,y,z\n1,2,3\n4,5,6\n")
     (unused,) = SampleTree(KIND, source).find().unused
-    assert "Surface_Pressure.PT (1), mean.pt (1), surface_area.pt (2)" in unused
+    assert "Surface_Pressure.PT (1), mean.pt (1), surface_area.pt (2), wake.csv (1)" in unused
     assert "add them to `files`" in unused
+    assert "scalars of a sample to `parameters`; points of CSV files are given to write_sample" in unused
 
 
 def test_a_remote_source_names_the_same(tmp_path: Path, memory_root: str) -> None:

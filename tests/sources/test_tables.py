@@ -154,13 +154,16 @@ def test_a_cell_that_is_not_a_number_is_left_out_and_named(root: Path, name: str
     assert {key: value for key, value in recorded.items() if key != "note"} == {"cl": 0.1}
 
 
-@pytest.mark.parametrize(("name", "text"), [("own.csv", "cd,cl\nnan,0.1\n"), ("params.json", '{"cd": NaN, "cl": 0.1}')])
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("own.csv", "cd,cl\nnan,0.1\n"), ("own.csv", "cd,cl\n,0.1\n"), ("params.json", '{"cd": NaN, "cl": 0.1}')],
+)
 def test_a_value_of_a_sample_that_is_not_a_number_is_left_out_and_named(root: Path, name: str, text: str) -> None:
     (root / "run_2" / name).write_text(text)
     document = kind(file="absent.csv", key="run").model_dump() | {"parameters": ["*.csv"]}
     report = convert(SourceDescription.model_validate(document), root / "store", root=root)
     assert report.ok
-    assert f"values that are not a number were left out (samples: 1): run_2 (cd of {name})" in report.notes
+    assert f"values that are empty or not a number were left out (samples: 1): run_2 (cd of {name})" in report.notes
     assert ZarrChunkReader(root / "store").read_attributes("run_2")["parameters"] == {"cl": 0.1}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import reprlib
 from collections.abc import Callable, Hashable
 from typing import Any, TypeVar
@@ -89,7 +90,7 @@ def parse_table(data: bytes, *, latest: bool = False) -> dict[str, float | str]:
 
     Args:
         data: comma-separated text, or text in columns whose header is the last line with ``#`` before the last row,
-            as OpenFOAM writes it. Empty cells are left out.
+            as OpenFOAM writes it. Empty cells are NaN.
         latest: whether there may be several rows, of which the last is wanted, and commas in such a header.
     """
     lines = [line for line in data.decode("utf-8-sig").splitlines() if line.strip()]
@@ -123,7 +124,7 @@ def parse_table(data: bytes, *, latest: bool = False) -> dict[str, float | str]:
             raise ValueError(f"has different values in two columns {name!r}")
         if name and value != "":
             found[name] = value
-    return found
+    return dict.fromkeys(filter(None, names), math.nan) | found
 
 
 def refuse_semicolons(header: str) -> None:

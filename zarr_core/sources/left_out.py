@@ -89,10 +89,9 @@ class LeftOut:
     def count_unused(self, folder: str, filenames: Iterable[str]) -> None:
         """Record the files of a folder that nothing uses, such as ``Pressure.PT``, or a table beside the samples."""
         subfolder = self._description.subfolder
-        tables = (".csv", ".json") if folder in ("", subfolder) else ()
         for name in filenames:
             is_used = name.removeprefix(f"{subfolder}/") in self._description.used_names
-            if not is_used and name.lower().endswith((".pt", *SUFFIXES, *_OTHERS, *tables)):
+            if not is_used and name.lower().endswith((".pt", ".csv", ".json", *SUFFIXES, *_OTHERS)):
                 self._unused[name] += 1
 
     def sentences(self) -> tuple[str, ...]:
@@ -112,6 +111,8 @@ class LeftOut:
         names = [f"{name} ({count:,})" for name, count in sorted(self._unused.items())]
         reason = f"no field or table of {self._description.name} uses these files (number of folders)"
         way_out = "add them to `files` of the description to convert them, a table to `tables` with its column of ids"
+        if any(name.lower().endswith((".csv", ".json")) for name in self._unused):
+            way_out += ", scalars of a sample to `parameters`; points of CSV files are given to write_sample"
         if any(name.lower().endswith(_OTHERS) for name in self._unused):
             way_out += "; first write other formats as .npz or .vtu files, and scalars as .json files"
         return (f"{reason}: {some(names)}; {way_out}",)

@@ -26,7 +26,7 @@ from zarr_core.sources.left_out import collected_notes, some
 from zarr_core.sources.patterns import Listing, by_folder, by_sample, joined, meshes_of_cases, several_regions
 from zarr_core.sources.resolve import resolve_kind, shipped_kinds
 from zarr_core.sources.sample import FileInfo, SourceSample
-from zarr_core.sources.tables import parse_scalars, rows_of, scalars
+from zarr_core.sources.tables import contains_nan, parse_scalars, rows_of, scalars
 from zarr_core.sources.tree import SampleTree, file_info, open_root
 from zarr_core.storage import Storage
 
@@ -347,7 +347,10 @@ class _Guess:
             raise ValueError("it is not a table of coefficients or forces")
         if info.size > _MAX_BYTES:
             raise ValueError("it is large")
-        return scalars(parse_scalars(info.name, self.storage.read(path_of(folder, info.name))), info.name)
+        content = parse_scalars(info.name, self.storage.read(path_of(folder, info.name)))
+        if isinstance(content, dict):  # a conversion leaves values out that are not a number, too
+            content = {name: value for name, value in content.items() if not contains_nan(value)}
+        return scalars(content, info.name)
 
     def beside(self, sample_ids: Collection[str]) -> dict[str, Any]:
         """The parts of the description that name files beside the samples: tables, and lists of splits."""

@@ -163,7 +163,7 @@ def _plain(value: Any) -> Any:
         raise ValueError("is neither a scalar nor a list of numbers")
     for number in value if isinstance(value, list) else [value]:
         if isinstance(number, float) and not math.isfinite(number):
-            raise ValueError(f"is {number}, which JSON cannot represent")
+            raise ValueError(f"is {number}, which JSON cannot represent; leave it out, or correct it")
         if isinstance(number, int) and abs(number) > sys.float_info.max:
             raise ValueError("is too large for a floating-point number")
     return value

@@ -330,7 +330,7 @@ def _add_scalars(parameters: dict[str, Any], content: Any, where: str, prefix: s
         named = {}
         for key, value in content.items():
             if contains_nan(value):
-                note("values that are not a number were left out", f"{key} of {where}")
+                note("values that are empty or not a number were left out", f"{key} of {where}")
             else:
                 named[f"{prefix}{key}"] = value
         content = named

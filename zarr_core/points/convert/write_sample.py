@@ -69,7 +69,8 @@ def write_sample(
     Raises:
         SampleError: the sample is refused: a field is missing, unknown, misaligned, of another width than in the store,
             not finite, or would lose too much by rounding. A store that exists records the reason, unless a field is
-            missing or unknown.
+            missing or unknown, or ``arrays`` or ``parameters`` have values of another kind or parameters that are not
+            finite.
         SourceError: an id, a field name or a setting is invalid.
         StoreError: the store cannot be used, is another dataset's, or has other settings.
 
