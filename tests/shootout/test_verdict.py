@@ -64,6 +64,7 @@ def test_the_bucket_is_named_as_bottleneck_with_the_way_out() -> None:
         "zarr-core convert /data/store --source SOURCE --dataset-kind ahmedml --reconvert --chunk-points 16384 "
         "--codec blosc-lz4:5",
         "zarr-core stage /scratch/cars --source /data/store",
+        "# measured with `dtype: stored` in the dataset's config, and torch.set_num_threads(1):",
         "DataLoader(dataset, batch_size=8, num_workers=0)",
     ]
 
@@ -109,6 +110,14 @@ def test_the_next_format_may_have_left_the_turns_early() -> None:
     early, never = measured(2, 600.0, turns=[600.0]), measured(3, 800.0)
     reasons = verdict(fastest, store, early, never)["reasons"]
     assert f"The next format on scratch is {early.setting}: 0.67 times as fast." in reasons
+
+
+def test_the_next_format_is_named_if_a_setting_of_more_threads_was_faster() -> None:
+    named = ours("scratch", 970.0, 1000.0, 1030.0)
+    faster = ours("scratch", 980.0, 1010.0, 1040.0, loader=Loader(threads=2))
+    reasons = verdict(named, faster, mapped(800.0))["reasons"]
+    assert any("within the error; the setting named needs fewer threads" in reason for reason in reasons)
+    assert f"The next format on scratch is {mapped().setting}: 0.80 times as fast." in reasons
 
 
 def test_without_a_slow_tier_decoding_is_the_bottleneck() -> None:

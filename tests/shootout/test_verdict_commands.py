@@ -91,7 +91,7 @@ def test_every_command_is_accepted_by_the_command_line(unit: str) -> None:
 
 def commands(named: Measurement, **facts: Any) -> list[str]:
     found: str = judge(Case([named], TIERS, FACTS | facts, {}, batch_size=8))["command"]
-    return found.splitlines()[:-1]
+    return [line for line in found.splitlines()[:-1] if not line.startswith("# measured with")]
 
 
 def test_a_store_is_staged_unless_it_lies_on_the_tier() -> None:

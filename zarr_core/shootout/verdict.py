@@ -18,6 +18,7 @@ from zarr_core.storage import absolute
 _FASTER_FIRST = 0.1
 # Share of the time that is spent waiting for storage from which storage is called the bottleneck.
 _BOTTLENECK = 0.5
+_AS_MEASURED = "# measured with `dtype: stored` in the dataset's config, and torch.set_num_threads(1):"
 _NOT_COMPARED = (
     "The leading settings were not measured again in turns, so that other load of the machine may have decided: repeat "
     "the shootout with a larger --budget, or fewer --tiers or --formats."
@@ -160,7 +161,10 @@ def _commands(case: Case) -> str:
     elif stored is not named:
         lines.append(f"# zarr-core does not write {named.format}; the best setting of a store:")
     if stored is not None:
-        lines += [*starmap(shell, made), stored.loader.call(case.batch_size)]
+        lines += starmap(shell, made)
+        if case.facts["unit"] == "points":
+            lines.append(_AS_MEASURED)
+        lines.append(stored.loader.call(case.batch_size))
     return "\n".join(lines)
 
 
@@ -322,13 +326,13 @@ def _alternatives(case: Case) -> Iterator[str]:
             f"{best.setting} on {best.tier} was measured at {format_rate(best.median)}/s, within the error; the "
             f"setting named needs {less}."
         )
-        return
     others = Measurements(m for m in case.of_reads.where(tier=named.tier) if m.format != named.format)
     # Those that took part in some of the turns, too: a format that is clearly slower leaves them early.
     in_turns = Measurements(m for m in others if m.turns)
     for rival in (in_turns or others).fastest[:1]:
         share = rival.median / named.median
-        yield f"The next format on {named.tier} is {rival.setting}: {share:.2f} times as fast."
+        if rival is not best:
+            yield f"The next format on {named.tier} is {rival.setting}: {share:.2f} times as fast."
 
 
 def _first_epoch(case: Case) -> Iterator[str]:
