@@ -11,9 +11,9 @@ import torch
 from torch.utils.data import DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
 
-from tests.helpers.loading import opened, plan, seen, together
+from tests.helpers.loading import NUMBERS, opened, plan, seen, together
 from zarr_core.errors import ZarrCoreError
-from zarr_core.loader import ZarrIterableDataset
+from zarr_core.loader import EpochBatchSampler, ZarrIterableDataset
 
 
 @pytest.mark.slow
@@ -89,6 +89,53 @@ def test_an_iterable_dataset_resumes_under_torchdata(
             parts.append([seen(batch) for batch in resumed])
             assert samples.epoch == 1
         assert together(parts) == planned[done:]
+
+
+def over_numbers(kind: Any, **settings: Any) -> tuple[Any, Any]:
+    """torchdata's loader of batches of 4 numbers, and the object whose epoch is set."""
+    if kind is ZarrIterableDataset:
+        samples = ZarrIterableDataset(NUMBERS, 4, seed=5)
+        return StatefulDataLoader(samples, batch_size=4, **settings), samples
+    sampler = EpochBatchSampler.of(NUMBERS, 4, seed=5)
+    return StatefulDataLoader(NUMBERS, batch_sampler=sampler, **settings), sampler
+
+
+def numbers_of(loader: Any) -> list[list[int]]:
+    return [batch[0].tolist() for batch in loader]
+
+
+@pytest.mark.parametrize("kind", [ZarrIterableDataset, EpochBatchSampler])
+def test_after_the_state_of_a_finished_epoch_the_selected_one_begins(kind: Any) -> None:
+    # The newest snapshot is from the middle of the epoch: torchdata loads it, and then begins another iteration.
+    settings = {"num_workers": 1, "multiprocessing_context": "fork", "snapshot_every_n_steps": 2}
+    first, epochs = over_numbers(kind, **settings)
+    epochs.set_epoch(0)
+    assert len(numbers_of(first)) == 7
+    state = first.state_dict()
+    epochs.set_epoch(1)
+    expected = numbers_of(first)
+    resumed, epochs = over_numbers(kind, **settings)
+    resumed.load_state_dict(state)
+    epochs.set_epoch(1)
+    assert numbers_of(resumed) == expected
+
+
+@pytest.mark.filterwarnings("error:.*batches of epoch")
+@pytest.mark.parametrize("kind", [ZarrIterableDataset, EpochBatchSampler])
+def test_after_a_resumed_epoch_the_next_one_begins_without_a_warning(kind: Any) -> None:
+    whole, epochs = over_numbers(kind)
+    expected = []
+    for epoch in (0, 1):
+        epochs.set_epoch(epoch)
+        expected.append(numbers_of(whole))
+    first, epochs = over_numbers(kind)
+    epochs.set_epoch(0)
+    next(iter(first))
+    resumed, epochs = over_numbers(kind)
+    resumed.load_state_dict(first.state_dict())
+    for epoch, rest in ((0, expected[0][1:]), (1, expected[1])):
+        epochs.set_epoch(epoch)
+        assert numbers_of(resumed) == rest
 
 
 def test_an_iterable_dataset_refuses_other_workers_and_half_batches(store: Path) -> None:

@@ -109,6 +109,7 @@ class SampleIterator(Iterator[Any]):
 
     def __next__(self) -> Any:
         if self._shares is None:
+            self._sampler.begin()
             self._shares = Shares(self._sampler, self._position, self._step)
         if not self._waiting:
             self._waiting = list(fetch_items(self._samples.dataset, next(self._shares)))[::-1]
@@ -139,7 +140,9 @@ class SampleIterator(Iterator[Any]):
             )
         if state["left"]:
             raise ZarrCoreError("the state was saved within a batch; give the DataLoader the batch size of one rank")
-        self._sampler.load_state_dict(state["sampler"])
-        if state.get("epoch_set", True):
-            self._samples.set_epoch(self._sampler.epoch)
-        self._position, self._shares, self._waiting = state["position"], None, []
+        self._sampler.load_late(state["sampler"])
+        self._position, self._shares, self._waiting = self._first, None, []
+        if self._sampler.epoch == state["sampler"]["epoch"]:
+            self._position = state["position"]
+            if state.get("epoch_set", True):
+                self._samples.set_epoch(self._sampler.epoch)

@@ -149,7 +149,7 @@ class EpochBatchSampler(Sampler[list[int]]):
         self._resumes = False  # whether the next iteration starts at the position instead of at the first batch
         self._begun = False  # whether an iteration of this epoch has begun
         self._advanced = False  # whether it followed the epoch before without set_epoch or follow
-        self._advances = not evaluation  # whether the next iteration is the next epoch; set_epoch ends that
+        self._selected: int | None = None  # the epoch of the last set_epoch
 
     @classmethod
     def of(cls, dataset: Any, batch_size: int, **settings: Any) -> EpochBatchSampler:
@@ -193,7 +193,7 @@ class EpochBatchSampler(Sampler[list[int]]):
                 f"set_epoch({epoch}) would discard the loaded state, which is in epoch {self.epoch}. If a wrapper of "
                 f"the loader counts epochs, as that of Accelerate does, call its set_epoch({self.epoch}) first"
             )
-        self._advances = False
+        self._selected = epoch
         self._go_to(epoch)
 
     def _go_to(self, epoch: int) -> None:
@@ -282,6 +282,11 @@ class EpochBatchSampler(Sampler[list[int]]):
     # --- for iterators ------------------------------------------------------------------------------------------------
 
     @property
+    def _advances(self) -> bool:
+        """Whether the next iteration is the next epoch."""
+        return self._selected is None and not self.evaluation
+
+    @property
     def start(self) -> tuple[int, int]:
         """Epoch and batch at which the next iteration starts."""
         if self._resumes:
@@ -305,6 +310,16 @@ class EpochBatchSampler(Sampler[list[int]]):
         if self._advances and (epoch > self.epoch or (epoch == self.epoch and not self._advanced)):
             self._go_to(epoch)
             self._begun = False
+
+    def load_late(self, state: Mapping[str, Any]) -> None:
+        """Load a state when an iteration begins, which may be after ``set_epoch``, as torchdata does.
+
+        A later epoch that ``set_epoch`` has selected begins at its start. torchdata also loads the state of an epoch
+        that has ended, perhaps one from the middle of it, and then begins another iteration.
+        """
+        self.load_state_dict(state)
+        if self._selected is not None and self._selected > state["epoch"]:
+            self.epoch, self.position, self._resumes = self._selected, 0, False
 
     def check_dataset(self, dataset: Any) -> None:
         """Raise ZarrCoreError if the epochs go to another dataset object than this one."""
@@ -376,8 +391,8 @@ class BatchIterator(Iterator[list[int]]):
         return self._sampler.state_at(self._shares.epoch, self._shares.position)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Resume from a state; see :meth:`EpochBatchSampler.load_state_dict`."""
-        self._sampler.load_state_dict(state)
+        """Resume from a state; see :meth:`EpochBatchSampler.load_late`."""
+        self._sampler.load_late(state)
         self._shares = None
 
 
