@@ -210,6 +210,28 @@ def test_iterations_at_once_are_counted_for_themselves(threads: int) -> None:
     assert list(loader) == []
 
 
+@pytest.mark.parametrize("kind", [ResumableLoader, in_threads, DataLoader])
+def test_an_epoch_that_another_one_has_replaced_is_not_read_on(kind: Any) -> None:
+    def loader() -> Any:
+        return kind(NUMBERS, batch_sampler=EpochBatchSampler(26, 4, drop_last=True))
+
+    selected = loader()
+    reading = iter(selected)
+    next(reading)
+    selected.batch_sampler.set_epoch(3) if kind is DataLoader else selected.set_epoch(3)
+    begun = loader()
+    other = iter(begun)
+    next(other)
+    next(iter(begun))
+    for iterator, epoch in ((reading, 3), (other, 1)):
+        with pytest.raises(ZarrCoreError, match=f"epoch {epoch} began, or set_epoch selected it, while epoch 0 was"):
+            next(iterator)
+    ended = loader()
+    for number, _ in enumerate(ended, 1):
+        if number == 6:  # the last one
+            ended.batch_sampler.set_epoch(3) if kind is DataLoader else ended.set_epoch(3)
+
+
 def test_a_resumable_loader_is_strict_about_its_sampler() -> None:
     with pytest.raises(ZarrCoreError, match="must be an EpochBatchSampler, not list"):
         ResumableLoader(NUMBERS, [[1]])  # type: ignore[arg-type]

@@ -327,7 +327,12 @@ class EpochBatchSampler(Sampler[list[int]]):
             self._on_epoch.check_dataset(dataset)
 
     def check_epoch(self, epoch: int) -> None:
-        """Raise ZarrCoreError if the dataset has another epoch by now than the one of an iteration."""
+        """Raise ZarrCoreError if sampler or dataset have another epoch by now than the one of an iteration."""
+        if epoch != self.epoch:
+            raise ZarrCoreError(
+                f"epoch {self.epoch} began, or set_epoch selected it, while epoch {epoch} was read: states would count "
+                "the batches of one as those of the other. Leave the loop over an epoch before the next one"
+            )
         if isinstance(self._on_epoch, DatasetEpochs):
             self._on_epoch.check(epoch)
 
@@ -379,8 +384,8 @@ class BatchIterator(Iterator[list[int]]):
         if self._shares is None:
             self._sampler.begin()
             self._shares = Shares(self._sampler, self._sampler.position)
-        self._sampler.check_epoch(self._shares.epoch)
         batch = next(self._shares)
+        self._sampler.check_epoch(self._shares.epoch)
         self._sampler.position = self._shares.position
         return batch
 
