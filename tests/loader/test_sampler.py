@@ -303,12 +303,37 @@ def test_a_later_epoch_than_that_of_a_state_in_its_middle_is_warned_of() -> None
         ):
             set_epoch(resumed(2))
         with warnings.catch_warnings(action="error"):
-            set_epoch(resumed(0))
             set_epoch(resumed(6))
             resumed(2).set_epoch(1)
             ended = resumed(2)
             assert len(list(ended)) == 4
             set_epoch(ended)
+    resumed(0).set_epoch(2)  # whoever calls it knows
+
+
+def test_an_epoch_that_a_trainer_passes_over_after_a_state_is_refused() -> None:
+    """As Lightning does with max_steps and a checkpoint from the end of an epoch."""
+
+    def resumed(position: int) -> EpochBatchSampler:
+        sampler = EpochBatchSampler(12, 2)
+        sampler.load_state_dict(sampler.state_at(1, position))
+        return sampler
+
+    ended = resumed(6)
+    ended.sampler.set_epoch(2)
+    with pytest.raises(
+        ZarrCoreError, match="epoch 2 would be left out: .* goes on to epoch 3.*save_on_train_epoch_end"
+    ):
+        ended.sampler.set_epoch(3)
+    for position in (0, 6):
+        with pytest.raises(ZarrCoreError, match="would be left out"):
+            resumed(position).sampler.set_epoch(3)
+    read = resumed(6)
+    read.sampler.set_epoch(2)
+    assert len(list(read)) == 6
+    read.sampler.set_epoch(3)
+    read.sampler.set_epoch(4)
+    assert read.epoch == 4
 
 
 def test_a_run_that_sets_no_epochs_resumes_like_one_that_does() -> None:

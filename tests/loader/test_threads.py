@@ -82,6 +82,32 @@ def test_nothing_is_read_after_an_error() -> None:
     assert read == [0, 1]
 
 
+@pytest.mark.parametrize("threads", [0, 2])
+def test_an_error_says_how_to_go_on_with_the_batch_that_failed(threads: int) -> None:
+    class Once(Numbers):
+        failed = False
+
+        def __getitem__(self, index: int) -> torch.Tensor:
+            if index == 5 and not self.failed:
+                self.failed = True
+                raise ValueError("the service was gone")
+            return torch.tensor(index)
+
+    loader = ResumableLoader(Once(), EpochBatchSampler(12, 3, shuffle=False), num_threads=threads)
+    read: list[int] = []
+
+    def read_on() -> None:
+        for batch in loader:
+            read.extend(batch.tolist())
+
+    with pytest.raises(ValueError, match="was gone") as raised:
+        read_on()
+    assert "loader.load_state_dict(loader.state_dict())" in raised.value.__notes__[-1]
+    loader.load_state_dict(loader.state_dict())
+    read_on()
+    assert read == list(range(12))
+
+
 class Numbers(Dataset[torch.Tensor]):
     def __len__(self) -> int:
         return 12

@@ -120,6 +120,14 @@ def test_the_next_format_is_named_if_a_setting_of_more_threads_was_faster() -> N
     assert f"The next format on scratch is {mapped().setting}: 0.80 times as fast." in reasons
 
 
+def test_a_store_whose_draws_return_is_named() -> None:
+    facts = FACTS | {"points": {"volume": [30_000, 40_000], "surface": [900, 900]}, "num_points": {"volume": 16_384}}
+    reasons = judge(Case([ours("scratch", 1000)], TIERS, facts, {}, batch_size=8))["reasons"]
+    assert any(reason.startswith("With chunk_points 16384 a draw of 16,384 points of volume") for reason in reasons)
+    fewer = judge(Case([ours("scratch", 1000)], TIERS, facts | {"num_points": {"volume": 8192}}, {}, batch_size=8))
+    assert not any("is whole chunks" in reason for reason in fewer["reasons"])
+
+
 def test_without_a_slow_tier_decoding_is_the_bottleneck() -> None:
     assert verdict(ours("scratch", 1000, memory=1100.0))["bottleneck"] == (
         "Decoding and copying are the bottleneck, not storage."

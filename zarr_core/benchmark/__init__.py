@@ -39,7 +39,8 @@ def run_benchmark(
         num_volume_points: points per draw of every other domain.
         samples: measure only the first ``samples`` samples of the store; all by default.
         repeats: reads per sample and way.
-        dataset_kind: kind of the source, for a store that another program wrote; as for convert. [default: guessed]
+        dataset_kind: kind of the source, as for convert: for a store that another program wrote, and to compare the
+            parameters of samples of a kind of your own. [default: guessed]
         progress: show progress bars.
 
     Returns:

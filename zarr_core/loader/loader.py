@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
 import torch
@@ -99,7 +99,7 @@ class ResumableLoader(DataLoader[T]):
                 self._batches.taken_by_loader = False
                 if self._seeds_workers:
                     self.generator = None  # torch cannot pass a generator to a spawned process, as the loader may be
-        for position, batch in enumerate(batches, self._sampler.position + 1):
+        for position, batch in enumerate(_with_way_on(batches), self._sampler.position + 1):
             self._sampler.check_epoch(epoch)
             self._sampler.position = position
             yield batch
@@ -142,6 +142,18 @@ class ResumableLoader(DataLoader[T]):
             ZarrCoreError: the state belongs to other data or other batches.
         """
         self._sampler.load_state_dict(state)
+
+
+def _with_way_on(batches: Iterable[T]) -> Iterator[T]:
+    """The batches; an error says how to go on with the one that failed."""
+    try:
+        yield from batches
+    except Exception as error:
+        error.add_note(
+            "To go on with this batch: loader.load_state_dict(loader.state_dict()), then iterate again; without it, "
+            "the next iteration is a whole epoch"
+        )
+        raise
 
 
 class _Prefetched(Sampler[list[int]]):

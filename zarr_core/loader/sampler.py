@@ -148,6 +148,7 @@ class EpochBatchSampler(Sampler[list[int]]):
         self.position = 0
         self._resumes = False  # whether the next iteration starts at the position instead of at the first batch
         self._begun = False  # whether an iteration of this epoch has begun
+        self._loaded = False  # whether a state was loaded, and no iteration has begun since
         self._advanced = False  # whether it followed the epoch before without set_epoch or follow
         self._selected: int | None = None  # the epoch of the last set_epoch
 
@@ -269,6 +270,7 @@ class EpochBatchSampler(Sampler[list[int]]):
             # The end of an epoch is the start of the next one, which set_epoch has already selected.
             epoch, position = self.epoch, 0
         self.epoch, self.position, self._resumes, self._begun = epoch, position, True, False
+        self._loaded = True
 
     @property
     def _settings(self) -> dict[str, Any]:
@@ -297,7 +299,7 @@ class EpochBatchSampler(Sampler[list[int]]):
         """Start an iteration: set the position, and the epoch of the dataset."""
         epoch, self.position = self.start
         self._advanced = epoch > self.epoch
-        self.epoch, self._resumes, self._begun = epoch, False, True
+        self.epoch, self._resumes, self._begun, self._loaded = epoch, False, True, False
         if self._on_epoch is not None:
             self._on_epoch(self.epoch)
 
@@ -306,7 +308,18 @@ class EpochBatchSampler(Sampler[list[int]]):
 
         Fabric counts from 0 also after a state was loaded, so a number that is too small is not followed, and neither
         is one that the loader is at already because Lightning's ``CombinedLoader`` began it again within an epoch.
+
+        Raises:
+            ZarrCoreError: an epoch after that of a loaded state would be left out.
         """
+        first = self.epoch + (self.position == len(self))
+        if self._advances and self._loaded and epoch > first and self.position in (0, len(self)):
+            raise ZarrCoreError(
+                f"epoch {first} would be left out: it comes next after the loaded state, and the trainer goes on to "
+                f"epoch {epoch}. Lightning does so with max_steps if the checkpoint was saved at the end of an epoch: "
+                "resume from it without max_steps, or from one of ModelCheckpoint(every_n_train_steps=...) or "
+                "ModelCheckpoint(save_on_train_epoch_end=False)"
+            )
         if self._advances and (epoch > self.epoch or (epoch == self.epoch and not self._advanced)):
             self._go_to(epoch)
             self._begun = False

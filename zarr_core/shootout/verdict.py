@@ -18,6 +18,8 @@ from zarr_core.storage import absolute
 _FASTER_FIRST = 0.1
 # Share of the time that is spent waiting for storage from which storage is called the bottleneck.
 _BOTTLENECK = 0.5
+# Samples of fewer chunks have few draws, if draws are whole chunks.
+_FEW_CHUNKS = 50
 _AS_MEASURED = "# measured with `dtype: stored` in the dataset's config, and torch.set_num_threads(1):"
 _NOT_COMPARED = (
     "The leading settings were not measured again in turns, so that other load of the machine may have decided: repeat "
@@ -249,6 +251,7 @@ def _reasons(case: Case) -> Iterator[str]:
             f"The best setting of a store here is {case.own.setting} on {case.own.tier}: {_rate(case, case.own)}. "
             f"It adds checksums{more}"
         )
+    yield from _few_draws(case)
     yield from _alternatives(case)
     yield from _first_epoch(case)
     for tier in case.tiers:
@@ -280,6 +283,18 @@ def _reasons(case: Case) -> Iterator[str]:
         yield from _staging(case)
     yield _inodes(case)
     yield from _money(case)
+
+
+def _few_draws(case: Case) -> Iterator[str]:
+    """That draws of a store are whole chunks, of which a sample has few."""
+    for domain, wanted in case.facts.get("num_points", {}).items():
+        chunks = 0 if case.own is None else case.facts["points"][domain][1] // case.own.candidate.chunk
+        if 0 < chunks < _FEW_CHUNKS and wanted >= case.own.candidate.chunk:
+            yield (
+                f"With chunk_points {case.own.candidate.chunk} a draw of {wanted:,} points of {domain} is whole "
+                f"chunks: a sample has about {chunks} different draws, which return in later epochs. With "
+                "--chunk-points of twice the draw or more they differ (docs/choosing.md)."
+            )
 
 
 def _rate(case: Case, m: Measurement) -> str:

@@ -112,7 +112,9 @@ class LeftOut:
         reason = f"no field or table of {self._description.name} uses these files (number of folders)"
         way_out = "add them to `files` of the description to convert them, a table to `tables` with its column of ids"
         if any(name.lower().endswith((".csv", ".json")) for name in self._unused):
-            way_out += ", scalars of a sample to `parameters`; points of CSV files are given to write_sample"
+            way_out += ", scalars of a sample to `parameters`"
+        if any(name.lower().endswith(".csv") for name in self._unused):
+            way_out += "; points of CSV files are not read: write them as .npz, or give write_sample all domains"
         if any(name.lower().endswith(_OTHERS) for name in self._unused):
             way_out += "; first write other formats as .npz or .vtu files, and scalars as .json files"
         return (f"{reason}: {some(names)}; {way_out}",)

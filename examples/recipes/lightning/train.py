@@ -95,7 +95,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     checkpoints = ModelCheckpoint(options.out, "{step:08d}", every_n_train_steps=options.save_every, save_top_k=-1)
     trainer = lightning.Trainer(
         max_epochs=options.epochs,
-        max_steps=10**9,  # without any, Lightning does not always load the position of the loader
+        # Without any, Lightning does not always load the position of the loader. With it, a ModelCheckpoint per epoch
+        # needs save_on_train_epoch_end=False.
+        max_steps=10**9,
         devices=options.devices,
         use_distributed_sampler=False,  # the loaders divide their batches among the processes themselves
         callbacks=[checkpoints],
