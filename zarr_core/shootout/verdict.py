@@ -287,13 +287,16 @@ def _reasons(case: Case) -> Iterator[str]:
 
 def _few_draws(case: Case) -> Iterator[str]:
     """That draws of a store are whole chunks, of which a sample has few."""
+    if case.own is None:
+        return
+    chunk = case.own.candidate.chunk
     for domain, wanted in case.facts.get("num_points", {}).items():
-        chunks = 0 if case.own is None else case.facts["points"][domain][1] // case.own.candidate.chunk
-        if 0 < chunks < _FEW_CHUNKS and wanted >= case.own.candidate.chunk:
+        chunks = case.facts["points"][domain][1] // chunk
+        if 0 < chunks < _FEW_CHUNKS and wanted >= chunk:
             yield (
-                f"With chunk_points {case.own.candidate.chunk} a draw of {wanted:,} points of {domain} is whole "
-                f"chunks: a sample has about {chunks} different draws, which return in later epochs. With "
-                "--chunk-points of twice the draw or more they differ (docs/choosing.md)."
+                f"With chunk_points {chunk} a draw of {wanted:,} points of {domain} is whole chunks: a sample has about "
+                f"{chunks} different draws, which return in later epochs. With --chunk-points of twice the draw or more "
+                "they differ (docs/choosing.md)."
             )
 
 
