@@ -294,9 +294,9 @@ def _few_draws(case: Case) -> Iterator[str]:
         chunks = case.facts["points"][domain][1] // chunk
         if 0 < chunks < _FEW_CHUNKS and wanted >= chunk:
             yield (
-                f"With chunk_points {chunk} a draw of {wanted:,} points of {domain} is whole chunks: a sample has about "
-                f"{chunks} different draws, which return in later epochs. With --chunk-points of twice the draw or more "
-                "they differ (docs/choosing.md)."
+                f"With chunk_points {chunk} a draw of {wanted:,} points of {domain} is whole chunks: a sample has "
+                f"about {chunks} different draws, which return in later epochs. With --chunk-points of twice the draw "
+                "or more they differ (docs/choosing.md)."
             )
 
 
