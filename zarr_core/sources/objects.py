@@ -208,8 +208,6 @@ class ArraySource(SampleSource):
                 self._tensors[canonical] = _tensor(sample_id, canonical, arrays[file.filename])
         try:
             plain = scalars(dict(parameters or {}), "parameters")
-            if None in plain.values():
-                raise ValueError(f"{next(name for name in plain if plain[name] is None)!r} is None; leave the name out")
         except ValueError as error:
             raise SampleError(sample_id, "", str(error)) from error
         files = {canonical: _described(canonical, tensor) for canonical, tensor in self._tensors.items()}
