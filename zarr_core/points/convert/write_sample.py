@@ -59,8 +59,8 @@ def write_sample(
         split: the split that the sample is added to, and removed from all others; None leaves the splits as they are.
         kind: the fields that a sample must have, as for :func:`~zarr_core.convert.convert`. None: the kind of the
             store, if it comes with the library, else the fields of the store's other samples.
-        parameters: scalars, and arrays of one axis with at most 1,000 numbers, of the whole sample. None is recorded, and
-            an error in a dataset that asks for it: leave out what the sample does not have.
+        parameters: scalars, and arrays of one axis with at most 1,000 numbers, of the whole sample. None is recorded,
+            and is an error in a dataset that asks for it: leave out what the sample does not have.
         dataset_name: name of the store; the kind's name if None and the store is new.
         **settings: as for :func:`~zarr_core.convert.convert`; only those of the store for one that exists.
 
