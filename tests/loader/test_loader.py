@@ -230,6 +230,7 @@ def test_an_epoch_that_another_one_has_replaced_is_not_read_on(kind: Any) -> Non
     for number, _ in enumerate(ended, 1):
         if number == 6:  # the last one
             ended.batch_sampler.set_epoch(3) if kind is DataLoader else ended.set_epoch(3)
+    assert number == 6
 
 
 def test_a_resumable_loader_is_strict_about_its_sampler() -> None:

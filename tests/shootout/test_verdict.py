@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from zarr_core.shootout.candidates import BOUNDED, ENTRIES, LOSSY, Loader
 from zarr_core.shootout.measurement import Measurement, choose
+from zarr_core.shootout.page import _cards
 from zarr_core.shootout.verdict import Case, format_rate, judge
 
 TIERS = {
@@ -126,6 +128,16 @@ def test_a_store_whose_draws_return_is_named() -> None:
     assert any(reason.startswith("With chunk_points 16384 a draw of 16,384 points of volume") for reason in reasons)
     fewer = judge(Case([ours("scratch", 1000)], TIERS, facts | {"num_points": {"volume": 8192}}, {}, batch_size=8))
     assert not any("is whole chunks" in reason for reason in fewer["reasons"])
+
+
+@pytest.mark.parametrize(("format", "card"), [("zarr_core", ("2.00x", ".npy")), (".npy", ("1.00x", "zarr_core"))])
+def test_the_page_compares_with_the_fastest_other_format(format: str, card: tuple[str, str]) -> None:
+    rates = {"zarr_core": 1000.0, LOSSY: 5000.0, ".npy": 500.0 if format == "zarr_core" else 1000.0, ".pt": 10.0}
+    rows = [{"format": name, "tier": "disk", "median": rate} for name, rate in rates.items()]
+    rows.append({"format": "HDF5", "tier": "memory", "median": 9000.0})
+    named = {"reads": "draws", "tier": "disk", "median": 1000.0, "format": format, "bytes": 1e6, "inodes": 1.0}
+    report = {"workload": {"reads": {"draws": "draws"}}, "batch_size": 8}
+    assert _cards(report, named, rows)[1] == (card[0], f"the speed of {card[1]} there, the fastest other format")
 
 
 def test_without_a_slow_tier_decoding_is_the_bottleneck() -> None:

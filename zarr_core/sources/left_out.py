@@ -87,7 +87,7 @@ class LeftOut:
         self._names[reason].append(repr(name))
 
     def count_unused(self, folder: str, filenames: Iterable[str]) -> None:
-        """Record the files of a folder that nothing uses, such as ``Pressure.PT``, or a table beside the samples."""
+        """Record the files of a folder that nothing uses, such as ``Pressure.PT``, or a table."""
         subfolder = self._description.subfolder
         for name in filenames:
             is_used = name.removeprefix(f"{subfolder}/") in self._description.used_names

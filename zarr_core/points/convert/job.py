@@ -116,23 +116,6 @@ def _choose_fingerprints(manifest: StoreManifest, requested: str | None) -> str:
     return requested
 
 
-def vanished_samples(
-    request: ConversionRequest, selection: Selection, start: StoreManifest
-) -> tuple[set[str], set[str]]:
-    """The samples to retire, because the source no longer has them; and those that are too many to be retired."""
-    known = {*start.samples, *start.quarantine} - selection.present
-    if not isinstance(request.retire_vanished, bool):
-        known.intersection_update(request.retire_vanished)
-    if not known or not request.retire_vanished:
-        return set(), set()
-    # Another converter may have committed samples that arrived later.
-    vanished = known.difference(selection.source.discover(sorted(known)))
-    stored = vanished & start.samples.keys()
-    share = request.max_retired_share
-    most = max(1, share * len(start.samples)) if share else 0
-    return (set(), stored) if len(stored) > most else (vanished, set())
-
-
 #: A sample to convert, and the group that it is compared with; None: a new group.
 Task = tuple[SourceSample, Repair | None]
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from zarr_core.errors import CollectedError, RetirementError, SourceError, StoreError
-from zarr_core.points.convert.job import ConversionJob, check_dataset, vanished_samples
+from zarr_core.points.convert.job import ConversionJob, check_dataset
 from zarr_core.points.convert.request import ConversionRequest, of_fields
 from zarr_core.points.store.columns import columns_of, find_misfits, with_recorded_fields, without
 from zarr_core.points.store.group import METADATA_READS
@@ -212,7 +212,7 @@ def _attempt(job: ConversionJob, pending: Pending, current: StoreManifest | None
     if not start.generation and job.manifest is not None:  # the published format keeps splits in files
         start = replace(start, splits=job.manifest.splits, excluded=job.manifest.excluded)
     selection = _with_current_splits(job, start)
-    vanished, excess = vanished_samples(request, selection, start) if retire else (set(), set())
+    vanished, excess = _vanished(request, selection, start) if retire else (set(), set())
     samples = with_recorded_fields(storage, start)
     kept = without(samples, vanished)
     misfits = find_misfits(kept, pending.written)
@@ -244,6 +244,21 @@ def _attempt(job: ConversionJob, pending: Pending, current: StoreManifest | None
     )
     after = replace(after, conversion=recorded_conversion(after, settings))
     return _Attempt(before, after, selection, misfits, excess, stale)
+
+
+def _vanished(request: ConversionRequest, selection: Selection, start: StoreManifest) -> tuple[set[str], set[str]]:
+    """The samples to retire, because the source no longer has them; and those that are too many to be retired."""
+    known = {*start.samples, *start.quarantine} - selection.present
+    if not isinstance(request.retire_vanished, bool):
+        known.intersection_update(request.retire_vanished)
+    if not known or not request.retire_vanished:
+        return set(), set()
+    # Another converter may have committed samples that arrived later.
+    vanished = known.difference(selection.source.discover(sorted(known)))
+    stored = vanished & start.samples.keys()
+    share = request.max_retired_share
+    most = max(1, share * len(start.samples)) if share else 0
+    return (set(), stored) if len(stored) > most else (vanished, set())
 
 
 def _origin(job: ConversionJob, start: StoreManifest, stored: Mapping[str, SampleEntry]) -> Mapping[str, Any]:
