@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,12 @@ from torch.utils.data import DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from tests.helpers.loading import opened, seen
+from zarr_core.errors import ZarrCoreError
 from zarr_core.loader import EpochBatchSampler, ResumableLoader
 
 try:
     import lightning
+    from lightning.pytorch.callbacks import ModelCheckpoint
 except (ImportError, RuntimeError) as error:  # RuntimeError: torchvision was built for another torch
     pytest.skip(f"Lightning cannot be imported: {error}", allow_module_level=True)
 
@@ -68,7 +71,7 @@ def run(store: Path, kind: Any, *, begin: Path | None = None, callbacks: Any = (
     trainer = lightning.Trainer(
         accelerator="cpu",
         logger=False,
-        enable_checkpointing=False,
+        enable_checkpointing=any(isinstance(callback, ModelCheckpoint) for callback in callbacks),
         enable_progress_bar=False,
         enable_model_summary=False,
         use_distributed_sampler=False,
@@ -131,6 +134,54 @@ def test_a_run_with_max_steps_resumed_several_times_equals_the_undisturbed_one(
             trained.setdefault(epoch, []).extend(batches)
     assert trained == whole.trained
     assert weights(part) == weights(whole)
+
+
+# When Lightning saves, and with which limit of steps a run resumed from there continues where it was saved. Some limit
+# makes Lightning load the position of the loader; without one it does so within an epoch only.
+SAVES = {
+    "each step": ({"every_n_train_steps": 1}, 10**9),
+    "end of validation": ({"save_on_train_epoch_end": False}, 10**9),
+    "end of validation, no limit": ({"save_on_train_epoch_end": False}, -1),
+    "end of epoch, no limit": ({"save_on_train_epoch_end": True}, -1),
+}
+
+
+@pytest.mark.filterwarnings("ignore:The dirpath has changed")
+@pytest.mark.parametrize("when", SAVES)
+def test_a_run_continues_from_each_checkpoint_and_from_those_of_the_resumed_run(
+    store: Path, tmp_path: Path, whole: Module, when: str
+) -> None:
+    options, steps = SAVES[when]
+    batches = in_order(whole)
+
+    def train(name: str, begin: Path | None = None) -> tuple[Module, list[tuple[Path, int]]]:
+        keep = ModelCheckpoint(tmp_path / name, "{step}", save_top_k=-1, **options)
+        module, _ = run(store, ResumableLoader, begin=begin, callbacks=[keep], max_steps=steps)
+        places = [(place, int(place.stem.removeprefix("step="))) for place in (tmp_path / name).glob("*.ckpt")]
+        return module, sorted(places, key=itemgetter(1))
+
+    module, saved = train("undisturbed")
+    assert in_order(module) == batches
+    assert len(saved) == (len(batches) if when == "each step" else EPOCHS)
+    for place, step in saved[:-1]:
+        module, again = train(f"from {step}", place)
+        assert in_order(module) == batches[step:], (when, step)
+        assert weights(module) == weights(whole), (when, step)
+        place, step = again[0]
+        module, _ = train(f"again from {step}", place)
+        assert in_order(module) == batches[step:], (when, step, "resumed twice")
+
+
+def test_a_checkpoint_that_makes_lightning_leave_out_an_epoch_is_refused(store: Path, tmp_path: Path) -> None:
+    keep = ModelCheckpoint(tmp_path, "{step}", save_top_k=-1, save_on_train_epoch_end=True)
+    run(store, ResumableLoader, callbacks=[keep], max_steps=10**9)
+    with pytest.raises(ZarrCoreError, match="save_on_train_epoch_end=False"):
+        run(store, ResumableLoader, begin=tmp_path / "step=3.ckpt", max_steps=10**9)
+
+
+def in_order(module: Module) -> list[Any]:
+    """The draws of every batch that was trained on."""
+    return [batch for epoch in sorted(module.trained) for batch in module.trained[epoch]]
 
 
 def test_a_plain_loader_that_is_resumed_in_the_middle_has_a_warning(store: Path, tmp_path: Path) -> None:
