@@ -357,8 +357,9 @@ def _first_epoch(case: Case) -> Iterator[str]:
     best = max(case.of_reads.where(tier=case.named.tier), key=lambda m: m.first or 0)
     if case.named.first and best.first and best.first > (1 + _FASTER_FIRST) * case.named.first:
         yield (
-            f"In the first epoch, and in each epoch of data that do not fit into memory, {best.setting} is faster "
-            f"on {best.tier}: {format_rate(best.first)} instead of {format_rate(case.named.first)}/s."
+            f"In the first epoch, and in each epoch of data that do not fit into memory, {best.setting} may be faster "
+            f"on {best.tier}: {format_rate(best.first)} instead of {format_rate(case.named.first)}/s, each measured "
+            "once."
         )
 
 
