@@ -160,7 +160,7 @@ def write_vtk(
 
     Args:
         predictions: by name of the new array; finished, and all of one domain of one sample.
-        path: of the copy, on a local disk.
+        path: of the copy, on a local disk; an existing file is replaced.
         source: root of the source of the store, local path or fsspec URL.
 
     Raises:

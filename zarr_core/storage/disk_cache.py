@@ -148,6 +148,10 @@ class DiskCache:
             return False
         size = _footprint(_HEADER.size + len(data))
         if size > self.limit * _KEEP:
+            self._warn(
+                f"the cache folder {self.folder} does not keep ranges of {format_size(len(data))}: its limit is "
+                f"{format_size(self.limit)}; use a larger cache_limit"
+            )
             return False
         path, digest = self._place(key, start, stop)
         try:
@@ -265,16 +269,19 @@ class DiskCache:
         return glob.glob(f"{glob.escape(self.folder)}/[0-9a-f][0-9a-f]/*", include_hidden=True)
 
     def _pause(self, error: OSError) -> None:
-        """Pause storing after an error, and warn once."""
+        """Pause storing after an error, and warn."""
         self._store_again_at = time.monotonic() + _PAUSE_AFTER_ERROR
+        why = "is full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "cannot be written"
+        self._warn(
+            f"the cache folder {self.folder} {why} ({error}); reads continue without it (its limit is "
+            f"{format_size(self.limit)})"
+        )
+
+    def _warn(self, text: str) -> None:
+        """Warn, once per cache."""
         if not self._warned:
             self._warned = True
-            why = "is full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "cannot be written"
-            warnings.warn(
-                f"the cache folder {self.folder} {why} ({error}); reads continue without it "
-                f"(its limit is {format_size(self.limit)})",
-                stacklevel=4,
-            )
+            warnings.warn(text, stacklevel=5)
 
 
 def _header(digest: bytes, data: bytes) -> bytes:
