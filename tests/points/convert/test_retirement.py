@@ -8,10 +8,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from tests.helpers.commits import add
+from tests.helpers.described_source import Source
 from tests.helpers.faults import lost_response
 from tests.helpers.small_source import write_source
 from tests.helpers.stores import nan, objects, write_broken
@@ -20,7 +22,7 @@ from zarr_core.datasets import build_dataset
 from zarr_core.errors import RetirementError, SourceError, StoreError
 from zarr_core.format.object_names import MANIFEST
 from zarr_core.info import format_sample
-from zarr_core.points.convert.conversion import convert, iter_convert
+from zarr_core.points.convert.conversion import convert, convert_samples, iter_convert
 from zarr_core.points.convert.job import ConversionJob
 from zarr_core.points.convert.publish import Pending, commit_results, publish, publish_finished
 from zarr_core.points.convert.request import ConversionRequest
@@ -217,3 +219,45 @@ def test_a_refusal_that_came_after_the_listing_stays(tmp_path: Path, source: Pat
     assert list(load_manifest(store).quarantine) == ["run_2"]
     commit_results(job, Pending())
     assert list(load_manifest(store).quarantine) == ["run_2"]
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_a_sample_that_was_retired_meanwhile_does_not_come_back(tmp_path: Path, broken: bool) -> None:
+    """A conversion has read its new files before they were deleted, and commits after the retirement."""
+    source = Source(tmp_path)
+    source.write("a", "b", "z")
+    source.convert()
+    source.write("a", low=1e39 if broken else 350.0, step=1e36 if broken else 1.0)
+    source.write("b", low=350.0)
+    job = ConversionJob.open(ConversionRequest(str(source.kind), source.store, root=source.root))
+    results = list(convert_samples(job, [(job.selection.samples[i], None) for i in ("a", "b")]))
+    written = {result.sample_id: result.written for result in results if result.written is not None}
+    refused = {result.sample_id: result.quarantine for result in results if result.quarantine is not None}
+    assert (set(written), set(refused)) == (({"b"}, {"a"}) if broken else ({"a", "b"}, set()))
+    shutil.rmtree(source.root / "a")
+    assert source.convert(retire_vanished=True).retired == ["a"]
+    report = commit_results(job, Pending(written, refused))
+    assert (list(report.stale), report.manifest.quarantine) == (["a"], {})
+    assert (sorted(report.manifest.samples), sorted(report.manifest.retired)) == (["b", "z"], ["a"])
+    source.write("a")
+    assert sorted(source.convert().manifest.samples) == ["a", "b", "z"]
+
+
+def test_a_sample_of_several_folders_that_was_retired_meanwhile_does_not_come_back(tmp_path: Path) -> None:
+    source = Source(tmp_path)
+    files = {"surface_position": "points/{id}.npy", "surface_temperature": "heat/{id}.npy"}
+    source.describe(files)
+    for path in files.values():
+        (source.root / path).parent.mkdir()
+    for sample_id in ("a", "z"):
+        np.save(source.root / f"points/{sample_id}.npy", np.arange(60.0).reshape(20, 3))
+        np.save(source.root / f"heat/{sample_id}.npy", np.arange(20.0))
+    source.convert()
+    np.save(source.root / "heat/a.npy", np.arange(20.0) + 1)
+    job = ConversionJob.open(ConversionRequest(str(source.kind), source.store, root=source.root))
+    (result,) = convert_samples(job, [(job.selection.samples["a"], None)])
+    assert result.written is not None
+    for path in ("points/a.npy", "heat/a.npy"):
+        (source.root / path).unlink()
+    assert source.convert(retire_vanished=True).retired == ["a"]
+    assert list(commit_results(job, Pending({"a": result.written})).manifest.samples) == ["z"]

@@ -420,7 +420,7 @@ def _find_finished(job: ConversionJob) -> Pending:
 
 
 def _stale(pending: Pending, current: StoreManifest, job: ConversionJob) -> list[str]:
-    """The samples whose results are of an older state of the source than what is committed.
+    """The samples whose results are of an older state of the source than what is committed, or was retired.
 
     Fingerprints have no order, so the source decides: its current state is the newer one. If the source has both (two
     copies of a dataset) or cannot be read, the later commit wins.
@@ -432,25 +432,38 @@ def _stale(pending: Pending, current: StoreManifest, job: ConversionJob) -> list
         refusal = current.quarantine.get(sample_id)
         if refusal != job.held.quarantine.get(sample_id):
             other = refusal or other  # it came after the job was opened
-        if other is None or other.fingerprint in ("", result.fingerprint):
+        if other is None and not _is_retired(sample_id, current, job):
+            continue
+        if other is not None and other.fingerprint in ("", result.fingerprint):
             continue
         sample = job.selection.samples.get(sample_id)
-        if sample is not None and _has_changed(job.selection.source, sample):
+        if sample is not None and _has_changed(job.selection.source, sample, may_be_gone=other is None):
             stale.append(sample_id)
+            stays = "it stays retired" if other is None else f"what is committed (source {other.fingerprint}) stays"
             logger.warning(
-                "%s: its source changed after this conversion read it (source %s), so what is committed (source %s) "
-                "stays; run again to convert the current source",
+                "%s: its source changed after this conversion read it (source %s), so %s; run again to convert the "
+                "current source",
                 sample_id,
                 result.fingerprint,
-                other.fingerprint,
+                stays,
             )
-        elif sample_id in pending.written:
+        elif other is not None and sample_id in pending.written:
             logger.info("%s: source %s replaces %s", sample_id, result.fingerprint, other.fingerprint)
     return stale
 
 
-def _has_changed(source: SampleSource, sample: SourceSample) -> bool:
+def _is_retired(sample_id: str, current: StoreManifest, job: ConversionJob) -> bool:
+    """Whether another conversion has retired a sample, or its refusal, since the job was opened."""
+    if sample_id in current.samples or sample_id in current.quarantine:
+        return False
+    was_held = sample_id in job.held.samples or sample_id in job.held.quarantine
+    return was_held or sample_id in current.retired - job.held.retired
+
+
+def _has_changed(source: SampleSource, sample: SourceSample, may_be_gone: bool) -> bool:
     try:
+        if may_be_gone and sample.sample_id not in source.discover([sample.sample_id]):
+            return True
         return not source.is_unchanged(sample)
     except (SourceError, OSError) as error:
         logger.warning("%s: its source cannot be read, so the later commit wins: %s", sample.sample_id, error)
