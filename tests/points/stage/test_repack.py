@@ -209,6 +209,30 @@ def test_a_conversion_during_a_repacking_is_to_be_run_again(place: Path, monkeyp
     assert statuses(convert(KIND, place / "store", root=place / "source"))["run_5"] == "converted"
 
 
+def test_a_migration_that_begins_before_a_repacking_has_committed_its_layout_is_told(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The settings of the migration stay, whose samples have the old layout: the repacking has not been done."""
+    commit = staging.Repacking._commit
+
+    def overtaken(self: Any, samples: Any) -> Any:
+        monkeypatch.setattr(staging.Repacking, "_commit", commit)
+        convert_again(place, codec="zstd:1", reconvert=True)
+        return commit(self, samples)
+
+    store = str(place / "store")
+    monkeypatch.setattr(staging.Repacking, "_commit", overtaken)
+    with pytest.raises(StoreError, match="a conversion has committed other settings meanwhile: repack it again"):
+        stage_store(store, store, layout="packed")
+    assert {entry.layout for entry in load_manifest(store).samples.values()} == {"directory"}
+    assert stage_store(store, store, layout="packed").ok
+    settings = current_settings(load_manifest(store))
+    assert settings is not None
+    assert (settings.layout, settings.codec) == ("packed", "zstd:1")
+    assert {entry.layout for entry in load_manifest(store).samples.values()} == {"packed"}
+    assert convert_again(place).having("converted") == []
+
+
 @pytest.mark.parametrize(
     "options", [{}, {"layout": "packed", "sample_ids": ["run_1"]}, {"layout": "packed", "points": "5%"}]
 )

@@ -237,7 +237,11 @@ class Repacking(StoreCopy):
         if current_settings(self.manifest) is None:
             reason = "its manifest does not record the settings of its samples, because an earlier version wrote it"
             raise StoreError(f"{self.target.url}: {reason}: convert into it once, then repack it")
-        return replace(self._task(self._commit([]), check), repacked=self._settings)
+        committed = self._commit([])
+        settings = current_settings(committed)
+        if settings is None or settings.layout != self.layout:
+            raise StoreError(f"{self.target.url}: a conversion has committed other settings meanwhile: repack it again")
+        return replace(self._task(committed, check), repacked=self._settings)
 
     def items(self, current: StoreManifest | None) -> list[Item]:
         """The samples with the other layout."""
