@@ -178,6 +178,7 @@ class ArraySource(SampleSource):
         description: of the fields.
         split: the sample's split; None leaves the splits of a store as they are.
         parameters: scalars, and arrays of one axis with at most 1,000 numbers, of the whole sample.
+        like_others: whether its fields must be those of the other samples of its store.
 
     Raises:
         SourceError: the id or the split cannot be used.
@@ -194,6 +195,8 @@ class ArraySource(SampleSource):
         description: SourceDescription,
         split: str | None = None,
         parameters: Mapping[str, Any] | None = None,
+        *,
+        like_others: bool = False,
     ) -> None:
         names = {"sample_id": sample_id} if split is None else {"sample_id": sample_id, "split": split}
         for what, name in names.items():
@@ -201,7 +204,7 @@ class ArraySource(SampleSource):
                 raise SourceError(f"{what} must be a name, not {name!r}")
         check_sample_id(sample_id)
         self.description = description
-        self._split = split
+        self._split, self._like_others = split, like_others
         self._tensors: dict[str, torch.Tensor] = {}
         for canonical, file in description.fields.items():
             if file.filename in arrays:
@@ -246,6 +249,23 @@ class ArraySource(SampleSource):
         if own not in ids:
             ids.append(own)
         return merged
+
+    def check_others(self, fields: Sequence[Collection[str]]) -> None:
+        """Raise SampleError if the sample must be like the others and is not."""
+        if self._like_others and fields:
+            others = [set(own) for own in {id(own): own for own in fields}.values()]  # most samples share one object
+            given = set(self.description.fields)
+            check_fields(self._sample.sample_id, given, set.intersection(*others), set.union(*others))
+
+
+def check_fields(sample_id: str, given: set[str], required: set[str], known: set[str]) -> None:
+    """Raise SampleError if a sample has other fields than it must have."""
+    for name in sorted(given - known):
+        reason = f"is not a field of this store's samples, which have {', '.join(sorted(known))}"
+        raise SampleError(sample_id, name, reason, "check the name, or pass a kind that has it as an optional field")
+    for name in sorted(required - given):
+        reason = "is missing; the samples of this store have it"
+        raise SampleError(sample_id, name, reason, "add it, or pass a kind that has it as an optional field")
 
 
 def _tensor(sample_id: str, canonical: str, values: Any) -> torch.Tensor:

@@ -204,3 +204,6 @@ class SampleSource(ABC):
     def excluded(self) -> set[str]:
         """Ids excluded from every split."""
         return set()
+
+    def check_others(self, fields: Sequence[Collection[str]]) -> None:  # noqa: B027  (most have no such condition)
+        """Raise SampleError if its samples cannot be in a store whose other samples have these fields."""

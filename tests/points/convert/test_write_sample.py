@@ -18,7 +18,7 @@ from tests.helpers.stores import objects
 from zarr_core import ZarrChunkReader, load_manifest, verify_store, write_sample
 from zarr_core.errors import ManifestError, SampleError, SourceError, StoreError
 from zarr_core.info import sample_info, store_info
-from zarr_core.points.convert import publish
+from zarr_core.points.convert import conversion, publish
 from zarr_core.points.convert.conversion import convert
 from zarr_core.points.stage.store import stage_store
 from zarr_core.sources import resolve_kind
@@ -233,6 +233,29 @@ def test_another_commit_in_between_loses_nothing(tmp_path: Path) -> None:
         write_sample(tmp_path, "c", arrays(2), split="train")
     manifest = load_manifest(tmp_path)
     assert (sorted(manifest.samples), manifest.splits) == (["a", "b", "c"], {"train": ["a", "b", "c"]})
+
+
+@pytest.mark.parametrize("when", ["convert_samples", "plan"])
+def test_the_first_samples_of_two_programs_have_the_same_fields(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    """The second one to commit is refused as if it had begun later."""
+    store, real = tmp_path / "store", getattr(conversion, when)
+
+    def overtaken(*arguments: Any) -> Any:
+        monkeypatch.undo()
+        write_sample(store, "a", arrays())
+        return real(*arguments)
+
+    monkeypatch.setattr(conversion, when, overtaken)
+    less = {"surface_position": arrays()["surface_position"]}
+    with pytest.raises(SampleError, match="b, surface_pressure: is missing; the samples of this store have it"):
+        write_sample(store, "b", less)
+    manifest = load_manifest(store)
+    assert (list(manifest.samples), manifest.quarantine, manifest.generation) == (["a"], {}, 1)
+    with pytest.raises(SampleError, match="b, surface_pressure: is missing"):
+        write_sample(store, "b", less)
+    assert write_sample(store, "b", arrays(1)).status == "converted"
 
 
 def test_ids_that_are_archives_are_refused_wherever_they_come_in(tmp_path: Path) -> None:

@@ -215,6 +215,9 @@ def _attempt(job: ConversionJob, pending: Pending, current: StoreManifest | None
     vanished, excess = _vanished(request, selection, start) if retire else (set(), set())
     samples = with_recorded_fields(storage, start)
     kept = without(samples, vanished)
+    if pending.written:  # others may have committed since it was asked before the conversion
+        others = without(kept, pending.written)
+        selection.source.check_others([entry.fields or () for entry in others.values()])
     misfits = find_misfits(kept, pending.written)
     fitting = without(pending.written, misfits)
     # A refused sample keeps its earlier group, if it has one.

@@ -18,7 +18,7 @@ from zarr_core.points.store.head import load_if_any
 from zarr_core.points.store.manifest import StoreManifest
 from zarr_core.points.store.settings import ConversionSettings
 from zarr_core.sources.description import SourceDescription
-from zarr_core.sources.objects import AeroDataset, ArraySource
+from zarr_core.sources.objects import AeroDataset, ArraySource, check_fields
 from zarr_core.sources.resolve import describe_filemap, resolve_kind, shipped_kinds
 from zarr_core.storage import Storage
 
@@ -92,13 +92,10 @@ def write_sample(
     description = describe_filemap(name, {str(field): str(field) for field in arrays})
     if len(description.fields) != len(arrays):
         raise SourceError("design_parameters is not a point field: pass it as parameters")
-    others = [] if manifest is None else [set(manifest.fields_of(i)) for i in manifest.samples if i != sample_id]
-    given = set(description.fields)
     if described is not None:
-        _check_fields(sample_id, given, set(described.required_fields), set(described.fields))
-    elif others:
-        _check_fields(sample_id, given, set.intersection(*others), set.union(*others))
-    source = ArraySource(sample_id, arrays, description, split, parameters)
+        check_fields(sample_id, set(description.fields), set(described.required_fields), set(described.fields))
+    source = ArraySource(sample_id, arrays, description, split, parameters, like_others=described is None)
+    source.check_others([] if manifest is None else [manifest.fields_of(i) for i in manifest.samples if i != sample_id])
     request = ConversionRequest(source, store_root, dataset_name=dataset_name, settings=settings)
     (result,) = run_conversion(request).results
     if result.quarantine is not None:
@@ -106,16 +103,6 @@ def write_sample(
     if result.status == "failed":
         raise StoreError(f"{sample_id}: {result.reason}")
     return result
-
-
-def _check_fields(sample_id: str, given: set[str], required: set[str], known: set[str]) -> None:
-    """Raise SampleError if a sample has other fields than it must have."""
-    for name in sorted(given - known):
-        reason = f"is not a field of this store's samples, which have {', '.join(sorted(known))}"
-        raise SampleError(sample_id, name, reason, "check the name, or pass a kind that has it as an optional field")
-    for name in sorted(required - given):
-        reason = "is missing; the samples of this store have it"
-        raise SampleError(sample_id, name, reason, "add it, or pass a kind that has it as an optional field")
 
 
 class ZarrStoreWriter:
