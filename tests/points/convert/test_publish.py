@@ -10,6 +10,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 import torch
@@ -223,6 +224,68 @@ def test_splits_are_those_at_the_commit_of_a_conversion_that_began_earlier(
     source.rename(tmp_path / "away")  # as if its file system was unmounted
     assert commit_results(early, Pending()).manifest.samples.keys() == {"run_1", "run_2", "run_3"}
     assert "splits are committed as they were when the conversion started" in caplog.text
+
+
+@pytest.mark.parametrize("commits", [False, True])
+@pytest.mark.parametrize("at", ["test", "train"])
+def test_copied_split_files_are_those_of_the_splits_whichever_conversion_writes_them_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, commits: bool, at: str
+) -> None:
+    """The source changes, and another conversion commits that, after this one has read a file and before it copies it.
+
+    This one then has nothing to commit, or loses the race.
+    """
+    source, store = write_source(tmp_path / "source", kind="drivaernet"), tmp_path / "store"
+    train, test = source / "train_design_ids.txt", source / "test_design_ids.txt"
+    train.write_text("run_1\n")
+    test.write_text("run_2\n")
+    convert("drivaernet", store, root=source)
+    if commits:
+        shutil.copytree(source / "run_1", source / "run_4")
+    job = ConversionJob.open(ConversionRequest("drivaernet", store, root=source))
+    results = list(convert_samples(job, [(job.selection.samples[i], None) for i in ("run_4",) if commits]))
+    write = Storage.write
+
+    def overtaken(self: Storage, name: str, pieces: Any) -> int:
+        if name == f"{at}_design_ids.txt":
+            monkeypatch.undo()
+            train.write_text("run_1\nrun_3\n")
+            test.unlink()
+            convert("drivaernet", store, root=source, sample_ids=["run_1"])
+        return write(self, name, pieces)
+
+    monkeypatch.setattr(Storage, "write", overtaken)
+    report = commit_results(job, Pending({r.sample_id: r.written for r in results if r.written is not None}))
+    assert (report.committed, report.manifest.splits) == (commits, {"train": ["run_1", "run_3"]} if commits else ANY)
+    assert load_manifest(store).splits == {"train": ["run_1", "run_3"]}
+    assert {path.name: path.read_text() for path in store.glob("*.txt")} == {train.name: "run_1\nrun_3\n"}
+
+
+def test_a_split_file_that_comes_back_while_its_copy_is_deleted_is_copied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, store = write_source(tmp_path / "source", kind="drivaernet"), tmp_path / "store"
+    train, test = source / "train_design_ids.txt", source / "test_design_ids.txt"
+    train.write_text("run_1\n")
+    test.write_text("run_2\n")
+    convert("drivaernet", store, root=source)
+    test.unlink()
+    delete = Storage.delete
+
+    def overtaken(self: Storage, names: Any) -> None:
+        if names == [test.name]:
+            monkeypatch.undo()
+            test.write_text("run_3\n")
+            convert("drivaernet", store, root=source)
+        delete(self, names)
+
+    monkeypatch.setattr(Storage, "delete", overtaken)
+    convert("drivaernet", store, root=source)
+    assert load_manifest(store).splits["test"] == ["run_3"]
+    assert {path.name: path.read_text() for path in store.glob("*.txt")} == {
+        train.name: "run_1\n",
+        test.name: "run_3\n",
+    }
 
 
 def test_splits_of_folders_have_the_samples_of_a_later_listing(tmp_path: Path) -> None:

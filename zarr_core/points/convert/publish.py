@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -160,8 +160,7 @@ def commit_results(job: ConversionJob, pending: Pending, *, retire: bool = True)
         attempts.append(attempt)
         if current is None and not attempt.after.samples and not is_shared:
             raise _NoSamplesError
-        for name, text in attempt.selection.documents.items():
-            storage.write(name, [text.encode()])
+        _copy_documents(job, attempt)
         return attempt.after
 
     while True:
@@ -178,7 +177,8 @@ def commit_results(job: ConversionJob, pending: Pending, *, retire: bool = True)
             pending = pending.without(gone)
             collected += gone
     last = attempts[-1]
-    _remove_stale_documents(storage, last)
+    if _remove_stale_documents(storage, attempts):
+        _copy_documents(job, last)  # if the source has them again, another converter may have copied them before
     return _report(job.request, last, manifest, collected)
 
 
@@ -391,18 +391,38 @@ def _with_current_splits(job: ConversionJob, current: StoreManifest) -> Selectio
         return job.selection
 
 
-def _remove_stale_documents(storage: Storage, attempt: _Attempt) -> None:
-    """Delete copies of split files and blacklists that the source no longer has."""
-    before, selection = attempt.before, attempt.selection
+def _copy_documents(job: ConversionJob, attempt: _Attempt) -> None:
+    """Copy the split files and blacklists of the source to the store.
+
+    The source is looked at again afterwards: another converter may have copied newer ones before these were written.
+    """
+    storage, source, documents = job.writer.storage, job.selection.source, attempt.selection.documents
+    while True:
+        for name, text in documents.items():
+            storage.write(name, [text.encode()])
+        try:
+            if source.split_documents() == documents:
+                return
+            now = with_current_splits(job.selection, ()).documents
+        except SourceError:  # as of a disk that is not mounted any more
+            return
+        storage.delete([name for name in documents if name not in now])
+        documents = now
+
+
+def _remove_stale_documents(storage: Storage, attempts: Sequence[_Attempt]) -> bool:
+    """Delete copies of split files and blacklists that the source no longer has; whether there were any."""
+    before, selection = attempts[-1].before, attempts[-1].selection
     if not selection.source.lists_all_splits:
-        return
+        return False
     description = selection.source.description
-    gone = before.splits.keys() - attempt.after.splits.keys()
-    copied = [name for split, name in description.split_files.items() if split in gone]
-    copied += description.blacklists if before.excluded else ()
-    stale = [name for name in copied if name not in selection.documents and storage.exists(name)]
+    gone = before.splits.keys() - attempts[-1].after.splits.keys()
+    copied = {name for split, name in description.split_files.items() if split in gone}
+    copied.update(description.blacklists if before.excluded else (), *(each.selection.documents for each in attempts))
+    stale = [name for name in sorted(copied) if name not in selection.documents and storage.exists(name)]
     if stale:
         storage.delete(stale)
+    return bool(stale)
 
 
 def _find_finished(job: ConversionJob) -> Pending:
