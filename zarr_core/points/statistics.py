@@ -345,14 +345,14 @@ def write_statistics(
     storage.write(f"{recorded}.json", [as_json])
     storage.write(f"{recorded}.yaml", [as_yaml])  # last: it tells that both are there
     names = [f"{recorded}.yaml", f"{recorded}.json"]
-    return _urls(store_root, names if generation is None else names + _publish(storage))
+    return _urls(store_root, names if generation is None else names + publish_statistics(storage))
 
 
 def _urls(store_root: str, names: Iterable[str]) -> list[str]:
     return [redact(f"{store_root.rstrip('/')}/{name}") for name in names]
 
 
-def _publish(storage: Storage) -> list[str]:
+def publish_statistics(storage: Storage) -> list[str]:
     """Make the files beside the manifest a copy of the statistics of the current generation, if it has them.
 
     Others may commit and do the same meanwhile. Each writer looks again after it has written, so the last generation
@@ -420,7 +420,9 @@ def record_training_statistics(store_root: str, manifest: StoreManifest) -> list
     split = training_split(manifest)
     storage = Storage(store_root)
     if storage.exists(f"{statistics_name(manifest.generation, split)}.yaml"):
-        return _urls(store_root, _publish(storage))  # a process that recorded them may have died before it did
+        return _urls(
+            store_root, publish_statistics(storage)
+        )  # a process that recorded them may have died before it did
     statistics = recorded_statistics(storage, manifest, split, {})
     if statistics is None:
         return []

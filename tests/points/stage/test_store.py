@@ -19,8 +19,9 @@ from zarr_core.errors import StoreError, UnknownFieldError, ZarrCoreError
 from zarr_core.info import main as info
 from zarr_core.points.convert.conversion import convert
 from zarr_core.points.read.reader import ZarrChunkReader
+from zarr_core.points.stage.copy import StoreCopy
 from zarr_core.points.stage.store import stage_store
-from zarr_core.points.statistics import calculate_store_statistics
+from zarr_core.points.statistics import calculate_store_statistics, record_training_statistics
 from zarr_core.points.store.head import load_manifest
 from zarr_core.points.verify.store import verify_store
 from zarr_core.stage import main
@@ -274,3 +275,28 @@ def test_a_thin_copy_by_the_command_line(source: Path, tmp_path: Path, capsys: p
     assert "no domain 'wake'; domains are surface, volume" in capsys.readouterr().err
     assert main([copy, "--source", str(source), "--layout", "zip"]) == 2
     assert "--layout" in capsys.readouterr().err
+
+
+def test_the_statistics_beside_the_manifest_are_those_of_the_last_commit(
+    source: Path, tmp_path: Path, pristine: Path, memory_root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A later generation is staged to the same bucket while the statistics of an earlier one are about to be copied."""
+    earlier = load_manifest(source).generation
+    shutil.copytree(pristine / "source", tmp_path / "files")
+    shutil.rmtree(tmp_path / "files/run_1")
+    write_source(tmp_path / "files", ("run_1",), seed=9)
+    record_training_statistics(str(source), convert(KIND, source, root=tmp_path / "files").manifest)
+    copy_statistics = StoreCopy.copy_statistics
+
+    def overtaken(self: StoreCopy, generation: int) -> None:
+        monkeypatch.undo()
+        stage_store(source, memory_root)
+        copy_statistics(self, generation)
+
+    monkeypatch.setattr(StoreCopy, "copy_statistics", overtaken)
+    stage_store(source, memory_root, generation=earlier)
+    copy, manifest = Storage(memory_root), load_manifest(memory_root)
+    assert (manifest.generation, manifest.origin["generation"]) == (2, earlier + 1)
+    for name in ("stats.yaml", "stats.json"):
+        assert copy.read(name) == (source / name).read_bytes()
+    assert copy.read("statistics/00000001/train.yaml") != copy.read("stats.yaml")

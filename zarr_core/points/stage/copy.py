@@ -12,15 +12,13 @@ from zarr_core.errors import CollectedError, StoreError, ZarrCoreError
 from zarr_core.format.object_names import (
     BLACKLISTS,
     MANIFEST,
-    STATISTICS_JSON,
-    STATISTICS_YAML,
     spelled_alike,
     split_list,
     statistics_folder,
     statistics_name,
 )
 from zarr_core.points.stage.task import FirstPoints, Item, StagedSample, StageTask
-from zarr_core.points.statistics import record_training_statistics
+from zarr_core.points.statistics import publish_statistics, record_training_statistics
 from zarr_core.points.statistics_files import find_statistics, training_split
 from zarr_core.points.store.columns import columns_of
 from zarr_core.points.store.head import HEAD
@@ -156,8 +154,9 @@ class StoreCopy:
         with contextlib.suppress(ZarrCoreError):  # none that training could use: reported by datasets that need them
             used = find_statistics(self.source, self.manifest)
             recorded = statistics_name(generation, training_split(self.manifest))
-            for name in (f"{recorded}.json", f"{recorded}.yaml", STATISTICS_YAML, STATISTICS_JSON):
-                self._copy_small_file(f"{used}.{name.rpartition('.')[2]}", name)
+            for suffix in ("json", "yaml"):
+                self._copy_small_file(f"{used}.{suffix}", f"{recorded}.{suffix}")
+            publish_statistics(self.target)
 
     def _copy_small_file(self, original: str, name: str) -> None:
         with contextlib.suppress(FileNotFoundError):
