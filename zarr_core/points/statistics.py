@@ -420,9 +420,8 @@ def record_training_statistics(store_root: str, manifest: StoreManifest) -> list
     split = training_split(manifest)
     storage = Storage(store_root)
     if storage.exists(f"{statistics_name(manifest.generation, split)}.yaml"):
-        return _urls(
-            store_root, publish_statistics(storage)
-        )  # a process that recorded them may have died before it did
+        # A process that recorded them may have died before it did this.
+        return _urls(store_root, publish_statistics(storage))
     statistics = recorded_statistics(storage, manifest, split, {})
     if statistics is None:
         return []
