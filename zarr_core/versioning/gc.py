@@ -243,7 +243,9 @@ class _Collector(Generic[S]):
         self.uploads = [upload for upload in unfinished_uploads(self.storage) if upload.started < self._abandoned]
         self.report.temporary.objects += len(self.uploads)
         for prefix, garbage in unnamed.items():
-            if garbage.newest < self._horizon or spelled_alike(prefix) in kept.dropped:
+            # A collection that died had decided to delete what is as old as its tombstone, maybe with another grace.
+            is_unfinished = int(garbage.newest) <= state.retention.tombstones.get(prefix, -1)
+            if garbage.newest < self._horizon or spelled_alike(prefix) in kept.dropped or is_unfinished:
                 self.garbage[prefix] = garbage
             else:
                 self.report.young += 1

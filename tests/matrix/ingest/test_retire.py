@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from tests.helpers.clocks import clocks_ahead
 from tests.helpers.examples import examples
-from tests.helpers.faults import lost_response
+from tests.helpers.faults import Kill, is_killed, lost_response
 from tests.helpers.matrices import FEATURES, SMALL, append, block, flip
 from zarr_core.errors import CorruptChunkError, MatrixError, StoreError, UnknownFieldError
 from zarr_core.matrix import WideMatrix
@@ -200,6 +200,22 @@ def test_forgetting_deletes_what_is_retired_at_once_and_nothing_else(matrix: Wid
     assert WideMatrix.open(matrix.url, "early").sample_ids == [f"a_s{number}" for number in range(9)]
     assert WideMatrix.open(matrix.url, 1).sample_ids == []
     assert matrix.forget_retired().expired == []
+    assert verify_matrix(matrix.url).problems == []
+
+
+@pytest.mark.parametrize(
+    "kill", [Kill("unlink", "/generations/", 2), Kill("unlink", "/metadata/"), Kill("unlink", "/c/")]
+)
+def test_forgetting_that_was_killed_is_finished_by_the_next(matrix: WideMatrix, kill: Kill) -> None:
+    before = shards(matrix)
+    matrix.set_metadata(pa.table({"sample_id": ["b_s1"], "age": [30]}))
+    (described,) = Storage(matrix.url).list("metadata")
+    matrix.retire(["b_s1"])
+    assert is_killed(kill, matrix.forget_retired)
+    assert before <= shards(matrix)
+    matrix.forget_retired()
+    assert {"beta.zarr/c/3/0", described}.isdisjoint(Storage(matrix.url).list())
+    assert matrix.forget_retired().prefixes == {}
     assert verify_matrix(matrix.url).problems == []
 
 
