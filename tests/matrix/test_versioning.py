@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from tests.helpers.clocks import clocks_ahead
+from tests.helpers.faults import Kill, is_killed
 from tests.helpers.matrices import FEATURES, SMALL, append
-from tests.helpers.matrix_writer import cells_of, samples_of
+from tests.helpers.matrix_writer import cells_of, samples_of, write_batches
 from tests.matrix.test_crashes import check, make
 from zarr_core import diff, gc, log, tag, verify
 from zarr_core.errors import CollectedError, StoreError
@@ -63,6 +64,19 @@ def test_gc_deletes_leftovers_of_dead_writers_and_nothing_else(any_root: str, mo
     check(any_root, ["a", "b"])
     report = verify_matrix(any_root)
     assert (report.ok, report.unnamed, report.samples) == (True, 0, 22)
+
+
+@pytest.mark.parametrize("kill", [Kill("create", "/claims/rows/"), Kill("link", "/claims/columns/")])
+def test_gc_deletes_what_a_writer_that_was_killed_at_its_claim_left(tmp_path: Path, kill: Kill) -> None:
+    make(str(tmp_path))
+    assert is_killed(kill, write_batches, str(tmp_path), 0, ["a"])
+    claims = Storage(tmp_path).list("claims").keys()
+    (left,) = (name for name in claims if name.endswith(".tmp"))
+    assert collect_garbage(Storage(tmp_path), HEAD, 0).temporary.objects == 0  # its writer may still be there
+    with clocks_ahead(3601):
+        collected = collect_garbage(Storage(tmp_path), HEAD, 0)
+    assert (collected.temporary.objects, collected.foreign) == (1, 0)
+    assert Storage(tmp_path).list("claims").keys() == claims - {left}
 
 
 def test_a_writer_slower_than_the_grace_period_gets_an_error_and_may_repeat(

@@ -237,7 +237,8 @@ class _Collector(Generic[S]):
                 unnamed.setdefault(owner, Garbage()).add(stored)
                 if owner == name:
                     self._single.setdefault(owner, []).append(stored.name)
-        for stored in self.storage.objects("", recursive=False):
+        others = chain.from_iterable(map(self.storage.objects, self.head.others))
+        for stored in chain(self.storage.objects("", recursive=False), others):
             if strip_temp_suffix(stored.name)[1]:
                 self._add_temporary(stored)
         self.uploads = [upload for upload in unfinished_uploads(self.storage) if upload.started < self._abandoned]

@@ -124,6 +124,7 @@ class Head(Generic[S]):
         changes: differences of the second state from the first (None: the second is the store's first).
         extends: whether the second state may be the first one, or a later one of the same store by what they record.
             Of two states with the same number, what the first one names must be the same in the second one.
+        others: folders of objects that no state names and that are never collected; temporary files in them are.
     """
 
     name: str
@@ -134,6 +135,7 @@ class Head(Generic[S]):
     is_whole: Callable[[Storage, str], bool]
     changes: Callable[[S | None, S], list[Change]]
     extends: Callable[[S, S], bool]
+    others: tuple[str, ...] = ()
 
 
 def load(storage: Storage, head: Head[S], generation: int | str | None = None) -> S:

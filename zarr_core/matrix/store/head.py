@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from zarr_core.format.object_names import ZARR_JSON
 from zarr_core.matrix.store.batch_names import among, outside
+from zarr_core.matrix.store.claims import CLAIMS
 from zarr_core.matrix.store.state import AXIS, HEAD_NAME, METADATA, MatrixState
 from zarr_core.storage import Storage
 from zarr_core.versioning import generations
@@ -97,7 +98,7 @@ def _places(state: MatrixState) -> dict[str, tuple[int, str]]:
 
 
 #: A shard is created whole or not at all, so what exists is whole.
-HEAD = Head(HEAD_NAME, MatrixState.from_json, _roots, named, _owner, Storage.exists, changes, _extends)
+HEAD = Head(HEAD_NAME, MatrixState.from_json, _roots, named, _owner, Storage.exists, changes, _extends, (CLAIMS,))
 
 
 class Overtaken(Exception):
