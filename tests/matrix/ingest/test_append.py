@@ -96,6 +96,16 @@ def test_a_full_matrix_is_refused(tmp_path: Path) -> None:
         matrix.append("b", ["x"], {"beta": block(1)})
 
 
+def test_a_batch_without_room_takes_no_room_from_smaller_ones(tmp_path: Path) -> None:
+    matrix = WideMatrix.create(tmp_path, FEATURES, {"beta": "float32"}, **SMALL, max_shards=3)
+    append(matrix, "a", 5)
+    before = Storage(tmp_path).list()
+    with pytest.raises(MatrixError, match=r"\(needed: 2, taken by earlier writers: 2\)"):
+        append(matrix, "b", 6)
+    assert Storage(tmp_path).list() == before
+    append(matrix, "c", 4)
+
+
 @pytest.mark.parametrize("name", ODD)
 def test_cells_are_appended_as_they_are_meant_or_refused(tmp_path: Path, name: str) -> None:
     make, expected = odd_arrays(block(3))[name]

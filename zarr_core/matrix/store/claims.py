@@ -35,17 +35,20 @@ _HEAD = {"head": "../HEAD.json"}
 _ATTEMPTS = 50
 
 
-def claim(storage: Storage, copy: str, start: int, count: int, purpose: str) -> int:
+def claim(storage: Storage, copy: str, start: int, count: int, purpose: str, limit: int = MAX_LENGTH) -> int:
     """Take ``count`` consecutive shards permanently, in the arrays of all value tables; returns the first one's number.
+
+    Takes nothing if they would end after ``limit``: room that is too small for them stays free for fewer.
 
     Args:
         copy: "rows" (row-major) or "columns" (column-major).
         start: first candidate: the end of an earlier claim, or 0.
         purpose: recorded in the claim, to explain unused rows.
+        limit: number of shards that there is room for.
     """
     # Storage.create treats an object with equal bytes as its own, so the claims of two writers must differ.
     writer = uuid.uuid4().hex
-    while True:
+    while start + count <= limit:
         name = f"{CLAIMS}/{copy}/{start:08d}.json"
         document = {"end": start + count, "purpose": purpose, "writer": writer}
         if storage.create(name, json.dumps(document).encode()):
@@ -58,6 +61,7 @@ def claim(storage: Storage, copy: str, start: int, count: int, purpose: str) -> 
         if type(end) is not int or not start < end <= MAX_LENGTH:
             raise ManifestError(f"{storage.url}/{name} is damaged: it ends at {end!r:.100}")
         start = end
+    return start
 
 
 def claim_shards(storage: Storage, state: MatrixState, copy: Copy, samples: int, purpose: str, way_out: str) -> int:
@@ -68,9 +72,9 @@ def claim_shards(storage: Storage, state: MatrixState, copy: Copy, samples: int,
     """
     count = copy.shards_of(samples)
     if copy.name == "row-major":
-        first = claim(storage, "rows", state.next_shard, count, purpose)
+        first = claim(storage, "rows", state.next_shard, count, purpose, state.max_shards)
     else:
-        first = claim(storage, "columns", copy.shards_of(copy.end), count, purpose)
+        first = claim(storage, "columns", copy.shards_of(copy.end), count, purpose, state.max_shards)
     if first + count > state.max_shards:
         raise MatrixError(
             f"{storage.url}: the {copy.name} copy is full: it has room for {state.max_shards:,} shards of "
