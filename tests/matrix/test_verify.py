@@ -7,11 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import zarr
 
+from tests.helpers.faults import Kill, is_killed
 from tests.helpers.matrices import FEATURES, SMALL, append, flip
 from zarr_core.errors import ManifestError
 from zarr_core.matrix import WideMatrix
 from zarr_core.matrix import verify as module
+from zarr_core.matrix.store.create import VALUES
 from zarr_core.matrix.store.state import HEAD_NAME
 from zarr_core.matrix.verify import verify_matrix
 
@@ -41,6 +44,15 @@ def test_damage_is_reported(tmp_path: Path, damage: Any, message: str) -> None:
     damage(tmp_path)
     problem, *_ = verify_matrix(tmp_path).problems
     assert re.search(message, problem), problem
+
+
+@pytest.mark.parametrize("kill", [Kill("create", "/generations/"), Kill("rename", "/coverage.zarr/zarr.json$")])
+def test_a_matrix_whose_creation_was_killed_after_its_commit_is_sound(tmp_path: Path, kill: Kill) -> None:
+    assert is_killed(kill, WideMatrix.create, tmp_path, FEATURES)
+    assert verify_matrix(tmp_path).problems == []
+    append(WideMatrix.open(tmp_path), "a", 2)
+    assert {zarr.open_array(tmp_path / f"{value}.zarr", mode="r").shape[1] for value in VALUES} == {len(FEATURES)}
+    assert verify_matrix(tmp_path).problems == []
 
 
 @pytest.fixture
