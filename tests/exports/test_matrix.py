@@ -162,6 +162,17 @@ def test_metadata_leave_with_the_cells(described: WideMatrix, tmp_path: Path) ->
         assert table["platform"].to_pylist() == ["EPIC", "450K", "EPIC", "450K"]
 
 
+def test_a_killed_export_leaves_no_metadata_of_other_samples(described: WideMatrix, tmp_path: Path) -> None:
+    out = export_npy(MatrixRows(described), tmp_path / "out")
+    others = MatrixRows(described, sample_ids=["b_s2", "a_s0"])
+    assert is_killed(Kill("rename", "/metadata.parquet$"), export_npy, others, out)
+    assert (out / "samples.txt").read_text().split() == others.sample_ids
+    assert len(np.load(out / "beta.npy")) == 2
+    assert not (out / "metadata.parquet").exists()
+    export_npy(others, out)
+    assert pa.parquet.read_table(out / "metadata.parquet")["sample"].to_pylist() == others.sample_ids
+
+
 def test_durations_in_h5ad_have_a_unit(matrix: WideMatrix, tmp_path: Path) -> None:
     h5py = pytest.importorskip("h5py", reason="needs the extra exports")
     waited = pa.array([90, None], pa.duration("s"))

@@ -146,8 +146,8 @@ def export_npy(rows: MatrixRows, out: str | os.PathLike[str], *, progress: bool 
     ``metadata.parquet`` has the metadata of each sample, if the matrix has any.
 
     ``<value>.npy.json`` describes its content. A later call with equal cells compares each file with its checksum and
-    keeps it. If the samples or features differ from those of an earlier export into the folder, the other tables of
-    that export are deleted. Its ``metadata.parquet`` is deleted if the matrix has no metadata.
+    keeps it. If the samples or features differ from those of an earlier export into the folder, the tables and the
+    ``metadata.parquet`` of that export are deleted. The latter is, too, if the matrix has no metadata.
 
     Args:
         rows: the cells.
@@ -166,9 +166,10 @@ def export_npy(rows: MatrixRows, out: str | os.PathLike[str], *, progress: bool 
     metadata = rows.metadata({"sample", "batch"})
     names = {"samples.txt": rows.sample_ids, "features.txt": rows.features}
     if (folder / "samples.txt").exists():
-        if not metadata:
+        is_same = all(_has_names(folder / name, ids) for name, ids in names.items())
+        if not (metadata and is_same):
             (folder / "metadata.parquet").unlink(missing_ok=True)
-        if not all(_has_names(folder / name, ids) for name, ids in names.items()):
+        if not is_same:
             for table in folder.glob("*.npy"):  # of an earlier export
                 if description(table).exists():
                     table.unlink()
