@@ -311,6 +311,11 @@ def _retire(
         lines.append(f"to be added to the column-major copy again (--derive-columns): {', '.join(done.underived)}")
     if deleted:
         lines.append(f"deleted generations {deleted.expired} and {format_size(deleted.bytes)} that only they named")
+        if deleted.young:
+            lines.append(
+                f"left: {deleted.young:,} objects that no generation names, of writers that died or are at work; they "
+                f"may hold retired samples, too: `{shell('gc', matrix.url)}` deletes those older than its grace period"
+            )
     elif readable:
         named = [f"{number} ({', '.join(tags)})" if tags else str(number) for number, tags in readable.items()]
         lines.append(
@@ -327,6 +332,7 @@ def _retire(
         "readable_generations": readable,
         "deleted_generations": deleted.expired if deleted else [],
         "deleted_bytes": deleted.bytes if deleted else 0,
+        "unnamed_objects": deleted.young if deleted else 0,
     }
     return cli.Result("\n".join(lines), document)
 

@@ -252,7 +252,8 @@ class WideMatrix(MatrixReader):
     def forget_retired(self) -> GcReport:
         """Delete every earlier generation that still holds a retired sample now, and its data; not undone by anything.
 
-        Readers that have pinned such a generation fail.
+        Readers that have pinned such a generation fail. Objects of an append that died are left to ``gc``, because a
+        writer may be at work on them: ``young`` of the result is their number.
 
         Raises:
             StoreError: such a generation has a tag; nothing is deleted.

@@ -346,6 +346,23 @@ def test_the_command(matrix: WideMatrix, capsys: pytest.CaptureFixture[str]) -> 
     assert WideMatrix.open(matrix.url).retired.sample_ids == {"a_s1", "a_s2"}
 
 
+def test_the_command_says_that_a_killed_append_left_cells(
+    matrix: WideMatrix, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert is_killed(Kill("rename", "/HEAD.json$"), append, matrix, "c", 6)
+    append(matrix, "c", 6)
+    assert main(["retire", matrix.url, "--samples", "c_s1", "--forget"]) == 0
+    shown = capsys.readouterr().out
+    assert "left: 2 objects that no generation names" in shown
+    assert f"may hold retired samples, too: `zarr-core gc {matrix.url}` deletes those older than its grace" in shown
+    with clocks_ahead(25 * 3600):
+        collect_garbage(Storage(matrix.url), HEAD, 24 * 3600)
+    assert main(["retire", matrix.url, "--samples", "c_s1", "--forget"]) == 0
+    assert "left: " not in capsys.readouterr().out
+    assert main(["retire", matrix.url, "--forget", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["unnamed_objects"] == 0
+
+
 STEPS = st.lists(
     st.one_of(
         st.tuples(st.just("append"), st.integers(1, 6)),
