@@ -114,8 +114,8 @@ def test_split_files_beside_a_published_layout_are_named(tmp_path: Path, capsys:
     (root / "train.txt").write_text("run_2\n")
     (root / "val.txt").write_text("run_1\n")
     (note,) = [each for each in inspected(root, capsys)["notes"] if "list samples" in each]  # type: ignore[attr-defined]
-    assert note.startswith("train.txt, val.txt list samples, and ahmedml does not read them; a description that does:")
-    words = shlex.split(note.partition("`")[2].strip("`"))
+    assert note.startswith("train.txt, val.txt list samples, and ahmedml does not read them; the description that `")
+    words = shlex.split(note.split("`")[1])
     assert command.main([*words[1:-1], str(tmp_path / words[-1])]) == 0
     kind = str(tmp_path / "description.yaml")
     assert command.main(["convert", str(tmp_path / "store"), "--source", str(root), "--dataset-kind", kind]) == 0

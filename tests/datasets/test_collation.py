@@ -127,6 +127,14 @@ def test_values_that_are_no_points_are_stacked() -> None:
     assert list(batch) == ["surface_position", "surface_batch", "surface_ptr", "drag", "inflow", "name"]
 
 
+def test_edges_of_unequal_graphs_are_a_domain_of_their_own() -> None:
+    items = [{"surface_position": torch.ones(n, 3), "edges": torch.full((2 * n, 2), n - 1)} for n in (3, 5)]
+    batch: Any = Collate("concat")(items)
+    assert batch["edges_ptr"].tolist() == [0, 6, 16]
+    shifted = batch["edges"] + batch["surface_ptr"][batch["edges_batch"]][:, None]
+    assert shifted.unique().tolist() == [2, 3 + 4]  # the last points of both
+
+
 @pytest.mark.parametrize("way", ["pad", "concat"])
 def test_arrays_are_collated_as_tensors(way: str) -> None:
     items = [{"surface_position": torch.ones(n, 3), "surface_neighbours": np.full((n, 2), n)} for n in (3, 5)]
@@ -162,6 +170,12 @@ def test_what_cannot_be_collated_is_named() -> None:
         Collate("pad")([one | {"surface_p": torch.ones(3)}])
     with pytest.raises(ZarrCoreError, match="surface_mask is a field of the items.*excluded_properties"):
         Collate("pad")([one | {"surface_mask": torch.ones(2)}])
+    edges = [one | {"edges": torch.ones(2, n)} for n in (5, 6)]
+    shapes = r"edges: items of shapes \(2, 5\) \(run_1\), \(2, 6\) \(run_1\) cannot be"
+    with pytest.raises(ZarrCoreError, match=rf"{shapes} stacked; leave what has points of its own out of per_sample"):
+        Collate("concat", per_sample=["edges"])(edges)
+    with pytest.raises(ZarrCoreError, match=rf"{shapes} joined along their first axis.*edges are \(edges, 2\)"):
+        Collate("concat")(edges)
     with pytest.raises(ZarrCoreError, match="surface_p: 1 of the 2 items of a batch have no such field"):
         Collate("concat")([one, one | {"surface_p": torch.ones(2)}])
 

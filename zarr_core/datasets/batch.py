@@ -16,7 +16,7 @@ from torch.utils.data._utils.collate import default_collate_fn_map
 from torch.utils.data.dataloader import default_collate
 
 from zarr_core._util.cached import cached_property
-from zarr_core.datasets.collation import Collate, check_fields, named, same_dtype
+from zarr_core.datasets.collation import Collate, check_fields, check_shapes, same_dtype
 from zarr_core.errors import ZarrCoreError
 
 
@@ -65,7 +65,9 @@ class BatchItem(dict[str, Any]):
 
 
 class Slab(dict[str, Tensor]):
-    """Consecutive points of one domain of a sample: tensors by canonical name, normalized as in items.
+    """Consecutive points of one domain of a sample: tensors by canonical name, as in items.
+
+    They are normalized, except with ``dtype="stored"`` in the dataset's config.
 
     Keys (``item``) and transforms of the dataset's config do not apply.
 
@@ -216,16 +218,13 @@ def collate(batch: Sequence[dict[str, Tensor]]) -> Any:
         values = [item[field] for item in items]
         if not isinstance(values[0], Tensor):
             continue
-        shapes: dict[tuple[int, ...], str] = {}  # and the first sample of each
-        for item, tensor in zip(batch, values, strict=True):
-            shapes.setdefault(tuple(tensor.shape), named(item))
-        if len(shapes) > 1:
-            found = ", ".join(f"{shape} ({sample})" if sample else f"{shape}" for shape, sample in shapes.items())
-            raise ZarrCoreError(
-                f"{field}: items of shapes {found} cannot be stacked; draw a number of points that every sample has "
-                "(num_surface_points, num_volume_points, ...), or set collate: pad, concat or list in the config of "
-                'the dataset; for other items, pass collate_fn=zarr_core.Collate("pad")'
-            )
+        check_shapes(
+            field,
+            batch,
+            "cannot be stacked; draw a number of points that every sample has (num_surface_points, num_volume_points, "
+            "...), or set collate: pad, concat or list in the config of the dataset; for other items, pass "
+            'collate_fn=zarr_core.Collate("pad")',
+        )
         for item, tensor in zip(items, same_dtype(values), strict=True):
             item[field] = tensor
     return default_collate(items)

@@ -16,6 +16,8 @@ from zarr_core.errors import ZarrCoreError
 
 Way = Literal["pad", "concat", "list"]
 _POSITION = "_position"
+_NOT_JOINED = "cannot be joined along their first axis, that of points (edges are (edges, 2)); or collate with 'list'"
+_NOT_STACKED = "cannot be stacked; leave what has points of its own out of per_sample, or collate with 'list'"
 # Suffixes of the tensors that are added for each domain, by way.
 _ADDED = {"pad": ("_lengths", "_mask"), "concat": ("_batch", "_ptr")}
 
@@ -71,6 +73,7 @@ class Collate:
             collated |= self._joined(domain, fields, batch)
         for field in batch[0]:
             if field not in collated:
+                check_shapes(field, batch, _NOT_STACKED)
                 collated[field] = default_collate([item[field] for item in batch])
         return collated
 
@@ -86,6 +89,7 @@ class Collate:
                 )
         joined: dict[str, Tensor] = {}
         for field in fields:
+            check_shapes(field, batch, _NOT_JOINED, axes=slice(1, None))
             values = same_dtype([item[field] for item in batch])
             if self.way == "pad":
                 joined[field] = torch.nn.utils.rnn.pad_sequence(values, batch_first=True)
@@ -160,6 +164,18 @@ def check_fields(batch: Sequence[Mapping[str, Any]]) -> None:
             f"{field}: {len(lacking)} of the {len(batch)} items of a batch have no such field{where}; read or export "
             "the fields that every sample has (fields=[...]), or pass a collate_fn"
         )
+
+
+def check_shapes(field: str, batch: Sequence[Mapping[str, Any]], reason: str, axes: slice = slice(None)) -> None:
+    """Raise ZarrCoreError, which ends with the reason, if the tensors of a field differ in the sizes of some axes."""
+    found: dict[tuple[int, ...], str] = {}  # one of each kind
+    for item in batch:
+        values = item[field]
+        if isinstance(values, Tensor):
+            shape, sample = tuple(values.shape), named(item)
+            found.setdefault(shape[axes], f"{shape} ({sample})" if sample else f"{shape}")
+    if len(found) > 1:
+        raise ZarrCoreError(f"{field}: items of shapes {', '.join(found.values())} {reason}")
 
 
 def same_dtype(values: Sequence[Tensor]) -> list[Tensor]:

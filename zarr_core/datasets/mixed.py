@@ -23,6 +23,7 @@ from zarr_core._util.repeated import Repeated, repetition_of
 from zarr_core._util.shared_epoch import SharedEpoch
 from zarr_core.datasets.batch import Batch, BatchDataset, BatchItem
 from zarr_core.datasets.collation import fields_by_domain
+from zarr_core.datasets.items import INDEX, SAMPLE_ID
 from zarr_core.datasets.joined import Chosen, JoinedReader
 from zarr_core.datasets.shared_samples import with_shared_samples
 from zarr_core.errors import UnknownFieldError, ZarrCoreError
@@ -272,7 +273,7 @@ class _Masks:
             for field in fields:
                 self.needed[field] = _with_the_points_of(field, items[owners[field]])
         if lacking and missing_fields == "raise":
-            shared = [field for field in self.templates if field not in self.needed]
+            shared = [field for field in self.templates if field not in {*self.needed, INDEX, SAMPLE_ID}]
             raise UnknownFieldError(
                 f"the datasets of a mixture differ in their fields: {'; '.join(lacking)}. Read what all have, with "
                 f"`fields` (of {', '.join(shared)}), or mask the others, with missing_fields='mask'"

@@ -256,8 +256,9 @@ class Normalizers(Mapping[str, Normalizer]):
             float32 tensors; ``batch`` is unchanged.
 
         Raises:
-            ZarrCoreError: the batch is normalized already or has none of the normalized fields, or one of them is not a
-                tensor or has other components than its normalizer.
+            ZarrCoreError: the batch is one that this method returned (those that a dataset has normalized are not
+                recognized) or has none of the normalized fields, or one of them is not a tensor or has other components
+                than its normalizer.
         """
         self._check_names(batch)
         return self._normalized_batch(batch)

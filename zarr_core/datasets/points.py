@@ -108,7 +108,8 @@ class ZarrPointDataset(BatchDataset):
             if name not in self.reader.fields and name not in config.parameters:
                 raise UnknownFieldError(
                     f"{redact(self.reader.root)}: normalizers name {name!r}, which is not a field; fields are "
-                    f"{', '.join(self.reader.fields)}. Leave out what this store lacks; a parameter is also to be "
+                    f"{', '.join(self.reader.fields)}. Leave out what this store lacks: "
+                    "zarr_core.Normalizers(saved).inverse denormalizes predictions of it. A parameter is also to be "
                     "named in `parameters: [...]`"
                 )
         manifest = self.reader.manifest
@@ -177,7 +178,8 @@ class ZarrPointDataset(BatchDataset):
     def slabs(self, sample: str | int, points: int, domain: str | None = None) -> Iterator[Slab]:
         """A whole sample in stored order, slab by slab in bounded memory: for inference on samples of any size.
 
-        Each point occurs once. Numbers of points in the config do not matter here, and geometry positions are not read.
+        Each point occurs once. Values are normalized, except with ``dtype="stored"``: ``dataset.normalize(slab)`` does
+        it then. Numbers of points in the config do not matter here, and geometry positions are not read.
 
         Args:
             sample: index or sample id.

@@ -371,8 +371,8 @@ class _Guess:
             return {}
         there = filter(self.paths.__contains__, lists.filenames.values())
         self.odd.append(
-            f"{', '.join(there)} list samples, and {kind} does not read them; a description that does: "
-            f"`{shell('inspect', shown_root, '--write', 'description.yaml')}`"
+            f"{', '.join(there)} list samples, and {kind} does not read them; the description that "
+            f"`{shell('inspect', shown_root, '--write', 'description.yaml')}` writes does"
         )
         document = description.model_dump(mode="json", exclude_defaults=True)
         document["splits"] = lists.model_dump(exclude={"names"})
