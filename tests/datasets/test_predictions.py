@@ -58,6 +58,14 @@ def test_slabs_are_the_whole_sample(root: Path, points: int, engine: str) -> Non
         assert torch.equal(torch.cat(parts), whole[field])
 
 
+def test_slabs_of_the_stored_dtype_are_normalized_by_the_dataset(root: Path) -> None:
+    stored = drivaernet(root, normalizers=NORMALIZERS, dtype="stored")
+    expected = drivaernet(root, normalizers=NORMALIZERS).slabs(2, 32)
+    for slab, normalized in zip(stored.slabs(2, 32), expected, strict=True):
+        for field, values in stored.normalize(slab).items():
+            torch.testing.assert_close(values, normalized[field], msg=field)
+
+
 def test_slabs_of_one_domain_and_some_fields(root: Path) -> None:
     dataset = drivaernet(root, fields=["volume_pressure", "surface_pressure"])
     domains = [slab.domain for slab in dataset.slabs("A_B_001", 100)]
