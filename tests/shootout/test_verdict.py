@@ -222,6 +222,15 @@ def test_rates_below_ten_have_three_digits() -> None:
     assert "0.3 draws/s (quartiles 0.25 to 0.35 of 3 repetitions)" in str(verdict(ours("bucket", 0.2, 0.3, 0.4)))
 
 
+def test_samples_with_fewer_points_than_a_draw_need_collate() -> None:
+    for wanted, needed in ((2000, False), (2001, True)):
+        facts = FACTS | {"num_points": {"surface": wanted}, "points": {"surface": [2000, 300_000]}}
+        found = judge(Case([ours("scratch", 2000)], TIERS, facts, {"scratch": 1e8}, batch_size=8))
+        reason = "the smallest has 2,000. Batches of such samples need `collate: pad`"
+        assert (reason in "\n".join(found["reasons"])) is needed
+        assert ("# and `collate: pad`" in found["command"]) is needed
+
+
 def test_the_fewest_inodes_are_named_once() -> None:
     alone = verdict(ours("bucket", 10, inodes=20.0))["reasons"][-1]
     assert alone == "zarr_core needs 20 inodes and 1 MB per sample; no format measured needs fewer inodes."

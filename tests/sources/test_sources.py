@@ -384,6 +384,15 @@ def test_parameters_are_scalars_or_lists_or_an_error(tmp_path: Path) -> None:
             tree.load_parameters(tree.discover()["run_1"])
 
 
+def test_parameters_in_a_file_of_arrays_are_an_error_that_says_where_they_belong(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    np.savez(tmp_path / "a" / "data.npz", x=np.zeros((5, 3), "f4"), speed=30.0)
+    document = {"name": "own", "samples": "*", "files": {"surface_position": {"file": "data.npz", "array": "x"}}}
+    tree = SampleTree(SourceDescription.model_validate(document | {"parameters": ["data.npz"]}), tmp_path)
+    with pytest.raises(SampleError, match="data.npz: is not text in UTF-8; write its scalars as a .json file"):
+        tree.load_parameters(tree.discover()["a"])
+
+
 def test_blacklisted_samples_are_never_chosen(tmp_path: Path) -> None:
     for sample_id in ("A_1", "A_2"):
         (tmp_path / sample_id).mkdir()

@@ -21,6 +21,7 @@ _BOTTLENECK = 0.5
 # Samples of fewer chunks have few draws, if draws are whole chunks.
 _FEW_CHUNKS = 50
 _AS_MEASURED = "# measured with `dtype: stored` in the dataset's config, and torch.set_num_threads(1):"
+_UNEQUAL = "# and `collate: pad` or `concat`, because some samples have fewer points than a draw:"
 _NOT_COMPARED = (
     "The leading settings were not measured again in turns, so that other load of the machine may have decided: repeat "
     "the shootout with a larger --budget, or fewer --tiers or --formats."
@@ -166,6 +167,8 @@ def _commands(case: Case) -> str:
         lines += starmap(shell, made)
         if case.facts["unit"] == "points":
             lines.append(_AS_MEASURED)
+        if any(_smaller_samples(case)):
+            lines.append(_UNEQUAL)
         lines.append(stored.loader.call(case.batch_size))
     return "\n".join(lines)
 
@@ -252,6 +255,7 @@ def _reasons(case: Case) -> Iterator[str]:
             f"It adds checksums{more}"
         )
     yield from _few_draws(case)
+    yield from _smaller_samples(case)
     yield from _alternatives(case)
     yield from _first_epoch(case)
     for tier in case.tiers:
@@ -297,6 +301,17 @@ def _few_draws(case: Case) -> Iterator[str]:
                 f"With chunk_points {chunk} a draw of {wanted:,} points of {domain} is whole chunks: a sample has "
                 f"about {chunks} different draws, which return in later epochs. With --chunk-points of twice the draw "
                 "or more they differ (docs/choosing.md)."
+            )
+
+
+def _smaller_samples(case: Case) -> Iterator[str]:
+    """That samples have fewer points than a draw."""
+    for domain, wanted in case.facts.get("num_points", {}).items():
+        fewest = case.facts["points"][domain][0]
+        if fewest < wanted:
+            yield (
+                f"A draw of {wanted:,} points of {domain} is all points of a sample that has fewer; the smallest has "
+                f"{fewest:,}. Batches of such samples need `collate: pad` or `concat` in the dataset's config."
             )
 
 

@@ -115,6 +115,8 @@ class LeftOut:
             way_out += ", scalars of a sample to `parameters`"
         if any(name.lower().endswith(".csv") for name in self._unused):
             way_out += "; points of CSV files are not read: write them as .npz, or give write_sample all domains"
+        if any(name.lower().endswith(".npz") for name in self._unused):
+            way_out += "; scalars in .npz files are not read: write them as .json files"
         if any(name.lower().endswith(_OTHERS) for name in self._unused):
             way_out += "; first write other formats as .npz or .vtu files, and scalars as .json files"
         return (f"{reason}: {some(names)}; {way_out}",)

@@ -102,7 +102,10 @@ def parse_scalars(name: str, data: bytes) -> Any:
     """The content of a file with the scalars of one sample; raises ValueError if it cannot be parsed."""
     if name.endswith((".yaml", ".yml", ".toml")):  # their lines could pass for a header and a row
         raise ValueError("is neither JSON nor a table; write its values as a .json file")
-    return _parse(data) if name.endswith(".json") else parse_table(data, latest=name.endswith(".dat"))
+    try:
+        return _parse(data) if name.endswith(".json") else parse_table(data, latest=name.endswith(".dat"))
+    except UnicodeDecodeError as error:
+        raise ValueError("is not text in UTF-8; write its scalars as a .json file, and name that") from error
 
 
 def _parse(text: bytes | str) -> Any:

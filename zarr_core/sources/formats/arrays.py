@@ -83,7 +83,8 @@ class ArrayFile:
             else:
                 others.append(f"{name or 'its array'}: {dtype} {shape}")
         if others:
-            note("left out, because a field is numbers, (points,) or (points, components)", some(others))
+            reason = "a field is numbers, (points,) or (points, components); scalars are read from .json and .csv files"
+            note(f"left out, because {reason}", some(others))
         return Contents(tuple(arrays))
 
     def mesh(self, choice: ArrayChoice) -> Mesh:
