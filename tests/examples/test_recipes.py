@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import re
 import subprocess
 import sys
@@ -54,6 +55,7 @@ PACKAGES = {
     "scipy": "scipy",
     "sklearn": "scikit-learn",
     "torch_geometric": "torch-geometric",
+    "torchmetrics": "lightning",
 }
 OWN = {"common", "numpy", "plain_loop", "torch", "zarr_core"}
 
@@ -108,6 +110,51 @@ def test_a_recipe_sees_the_batches_of_the_plain_loop(
         assert_equal(undisturbed.weights(), weights)
     for when, step in KILLS.items():
         assert_resumed(Run(name, store, tmp_path / f"killed_{step}", world, options), step, batches, undisturbed, when)
+
+
+# Prints the error of validation, and what each sample contributes. Lightning starts the other process with this file.
+VALIDATION = """
+import sys
+import lightning
+import torch
+from tests.helpers.recipes import load
+
+recipe = load("lightning")
+torch.manual_seed(0)
+fields = ["volume_position", "volume_pressure"]
+data = recipe.ZarrDataModule({"kind": "point", "root": sys.argv[1], "fields": fields, "num_volume_points": 8}, 4)
+module = recipe.Surrogate()
+devices = int(sys.argv[2])
+trainer = lightning.Trainer(
+    devices=devices, accelerator="cpu", use_distributed_sampler=False, logger=False, enable_progress_bar=False
+)
+(found,) = trainer.validate(module, data, verbose=False)
+errors = []
+for batch in data.val_dataloader() if devices == 1 else ():
+    difference = module.model(batch["volume_position"]).squeeze(-1) - batch["volume_pressure"]
+    errors += difference.square().mean(1).tolist()
+if trainer.is_global_zero:
+    print("error", found["error"], *errors)
+"""
+
+
+def test_the_validation_of_lightning_on_two_processes_is_that_of_one(store: Path, tmp_path: Path) -> None:
+    skip_without("lightning")
+    script = tmp_path / "validate.py"
+    script.write_text(VALIDATION)
+    found = {}
+    for devices in (1, 2):
+        command = [sys.executable, str(script), str(store), str(devices)]
+        paths = {"PYTHONPATH": str(RECIPES.parents[1]), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+        done = subprocess.run(
+            command, check=True, cwd=tmp_path, timeout=240, capture_output=True, text=True, env=os.environ | paths
+        )
+        (line,) = [line for line in done.stdout.splitlines() if line.startswith("error ")]
+        found[devices] = [float(number) for number in line.split()[1:]]
+    error, *errors = found[1]
+    assert len(errors) == 3, "two processes have parts of one sample and of two"
+    assert error == pytest.approx(np.mean(errors), rel=1e-6)
+    assert found[2] == pytest.approx([error], rel=1e-6)
 
 
 def skip_without(library: str) -> None:

@@ -172,11 +172,15 @@ def test_a_run_continues_from_each_checkpoint_and_from_those_of_the_resumed_run(
         assert in_order(module) == batches[step:], (when, step, "resumed twice")
 
 
-def test_a_checkpoint_that_makes_lightning_leave_out_an_epoch_is_refused(store: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("validation", [0, 1.0])
+def test_a_checkpoint_that_makes_lightning_leave_out_an_epoch_is_refused(
+    store: Path, tmp_path: Path, validation: float
+) -> None:
     keep = ModelCheckpoint(tmp_path, "{step}", save_top_k=-1, save_on_train_epoch_end=True)
-    run(store, ResumableLoader, callbacks=[keep], max_steps=10**9)
-    with pytest.raises(ZarrCoreError, match="save_on_train_epoch_end=False"):
-        run(store, ResumableLoader, begin=tmp_path / "step=3.ckpt", max_steps=10**9)
+    settings: dict[str, Any] = {"max_steps": 10**9, "limit_val_batches": validation}
+    run(store, ResumableLoader, callbacks=[keep], **settings)
+    with pytest.raises(ZarrCoreError, match="epoch 1 would be left out.*save_on_train_epoch_end=False"):
+        run(store, ResumableLoader, begin=tmp_path / "step=3.ckpt", **settings)
 
 
 def in_order(module: Module) -> list[Any]:

@@ -334,6 +334,20 @@ def test_an_epoch_that_a_trainer_passes_over_after_a_state_is_refused() -> None:
     read.sampler.set_epoch(2)
     assert len(list(read)) == 6
     read.sampler.set_epoch(3)
+    next(iter(read))
+    read.sampler.set_epoch(4)  # any other epoch may end after a batch
+    for position in (0, 6):
+        left = resumed(position)
+        left.sampler.set_epoch(1 + position // 6)
+        next(iter(left))
+        with pytest.raises(ZarrCoreError, match="would be left out, but for its first batch: .*save_on_train_epoch"):
+            left.sampler.set_epoch(3)
+    limited = resumed(1)  # of a run with limit_train_batches=1
+    with pytest.warns(UserWarning, match="5 of 6 batches of epoch 1 are left out"):
+        limited.sampler.set_epoch(2)
+    next(iter(limited))
+    limited.sampler.set_epoch(3)
+    read.sampler.set_epoch(3)
     read.sampler.set_epoch(4)
     assert read.epoch == 4
 

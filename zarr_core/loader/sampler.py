@@ -149,6 +149,7 @@ class EpochBatchSampler(Sampler[list[int]]):
         self._resumes = False  # whether the next iteration starts at the position instead of at the first batch
         self._begun = False  # whether an iteration of this epoch has begun
         self._loaded = False  # whether a state was loaded, and no iteration has begun since
+        self._after_end = False  # whether the last iteration is the first one after a loaded state of an epoch's end
         self._advanced = False  # whether it followed the epoch before without set_epoch or follow
         self._selected: int | None = None  # the epoch of the last set_epoch
 
@@ -269,6 +270,7 @@ class EpochBatchSampler(Sampler[list[int]]):
         if position == len(self) and self.epoch == epoch + 1:
             # The end of an epoch is the start of the next one, which set_epoch has already selected.
             epoch, position = self.epoch, 0
+        self._after_end = position in (0, len(self))
         self.epoch, self.position, self._resumes, self._begun = epoch, position, True, False
         self._loaded = True
 
@@ -298,6 +300,7 @@ class EpochBatchSampler(Sampler[list[int]]):
     def begin(self) -> None:
         """Start an iteration: set the position, and the epoch of the dataset."""
         epoch, self.position = self.start
+        self._after_end = self._after_end and self._loaded
         self._advanced = epoch > self.epoch
         self.epoch, self._resumes, self._begun, self._loaded = epoch, False, True, False
         if self._on_epoch is not None:
@@ -310,15 +313,20 @@ class EpochBatchSampler(Sampler[list[int]]):
         is one that the loader is at already because Lightning's ``CombinedLoader`` began it again within an epoch.
 
         Raises:
-            ZarrCoreError: an epoch after that of a loaded state would be left out.
+            ZarrCoreError: an epoch after that of a loaded state would be left out, whole or but for its first batch.
         """
         first = self.epoch + (self.position == len(self))
-        if self._advances and self._loaded and epoch > first and self.position in (0, len(self)):
+        passed_over = self._loaded and self.position in (0, len(self))
+        # Without a validation in between, Lightning takes a batch before it goes on.
+        left_early = self._after_end and not self._loaded and self.position == 1
+        if self._advances and epoch > first and (passed_over or left_early):
             raise ZarrCoreError(
-                f"epoch {first} would be left out: it comes next after the loaded state, and the trainer goes on to "
-                f"epoch {epoch}. Lightning does so with max_steps if the checkpoint was saved at the end of an epoch: "
-                "resume from it without max_steps, or from one of ModelCheckpoint(every_n_train_steps=...) or "
-                "ModelCheckpoint(save_on_train_epoch_end=False)"
+                f"epoch {first} would be left out{', but for its first batch' if left_early else ''}: it comes next "
+                f"after the loaded state, and the trainer goes on to epoch {epoch}. Lightning does so with max_steps "
+                "if the checkpoint was saved at the end of an epoch. Resume from one of "
+                "ModelCheckpoint(every_n_train_steps=...), or of ModelCheckpoint(save_on_train_epoch_end=False) of a "
+                "run with validation; or, without max_steps, from a copy of that checkpoint from before this resume, "
+                "because Lightning may have saved it anew"
             )
         if self._advances and (epoch > self.epoch or (epoch == self.epoch and not self._advanced)):
             self._go_to(epoch)

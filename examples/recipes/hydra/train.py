@@ -20,7 +20,7 @@ from plain_loop.train import train
 def main(config: DictConfig) -> None:
     """Train, and write ``model.pt`` at the end."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    # As plain dicts and lists, because those of OmegaConf are neither.
+    # As plain dicts and lists, which any library can save and print.
     dataset = build_dataset(OmegaConf.to_container(config.data, resolve=True))
     sampler = EpochBatchSampler.of(dataset, **config.batches)
     batches = to_device(ResumableLoader(dataset, sampler, num_threads=2, pin_memory=device == "cuda"), device)

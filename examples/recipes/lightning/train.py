@@ -11,6 +11,7 @@ import lightning
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 from torch import Tensor
+from torchmetrics import MeanMetric
 
 from zarr_core import EpochBatchSampler, ResumableLoader, build_dataset
 
@@ -62,16 +63,18 @@ class Surrogate(lightning.LightningModule):
     def __init__(self) -> None:
         super().__init__()
         self.model = make_model()
+        self.error = MeanMetric()
 
     def training_step(self, batch: Mapping[str, Tensor]) -> Tensor:
         """The loss of a batch."""
         return loss_of(self.model, batch)
 
     def validation_step(self, batch: Mapping[str, Tensor]) -> None:
-        """Log the error: the mean over samples, also if the batches differ in size."""
+        """Log the error: the mean over samples, also if batches and parts of processes differ in size."""
         predicted = self.model(batch["volume_position"]).squeeze(-1)
-        error = (predicted - batch["volume_pressure"]).square().mean()
-        self.log("error", error, batch_size=len(predicted), sync_dist=True)
+        # A number that is logged with sync_dist=True is weighted with a rounded mean of the sizes of the parts.
+        self.error((predicted - batch["volume_pressure"]).square().mean(), weight=len(predicted))
+        self.log("error", self.error)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """The optimizer."""
@@ -95,8 +98,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     checkpoints = ModelCheckpoint(options.out, "{step:08d}", every_n_train_steps=options.save_every, save_top_k=-1)
     trainer = lightning.Trainer(
         max_epochs=options.epochs,
-        # Without any, Lightning does not always load the position of the loader. With it, a ModelCheckpoint per epoch
-        # needs save_on_train_epoch_end=False.
+        # Without any, Lightning does not always load the position of the loader. With it, it leaves out epochs after
+        # checkpoints of an epoch's end; those of every_n_train_steps are right.
         max_steps=10**9,
         devices=options.devices,
         use_distributed_sampler=False,  # the loaders divide their batches among the processes themselves
