@@ -40,7 +40,8 @@ def _command(
         "after": new.generation,
         "changes": changes,
     }
-    return cli.Result("\n".join(format_change(change, everything=all) for change in changes), document)
+    lines = [format_change(change, everything=all) for change in changes]
+    return cli.Result("\n".join(lines) or f"no changes between generations {old.generation} and {new.generation}", document)
 
 
 main = cli.program(app, __name__)
