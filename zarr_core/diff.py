@@ -41,7 +41,8 @@ def _command(
         "changes": changes,
     }
     lines = [format_change(change, everything=all) for change in changes]
-    return cli.Result("\n".join(lines) or f"no changes between generations {old.generation} and {new.generation}", document)
+    same = f"no changes between generations {old.generation} and {new.generation}"
+    return cli.Result("\n".join(lines) or same, document)
 
 
 main = cli.program(app, __name__)
