@@ -176,6 +176,8 @@ def test_epochs_reach_wrapped_datasets_and_nobody_else_sets_them(roots: dict[str
 def test_fields_that_only_one_store_has_are_named_or_masked(roots: dict[str, str]) -> None:
     with pytest.raises(UnknownFieldError, match=r"b has no volume_velocity\. Read what all have, with `fields` \(of "):
         MixedDataset(both(roots, fields=None))
+    with pytest.raises(UnknownFieldError, match=r"\(of surface_position, .*, volume_pressure\), or mask"):
+        MixedDataset(both(roots, fields=None, with_sample_id=True, with_index=True))
     mixed = MixedDataset(both(roots, fields=None), missing_fields="mask")
     (batch,) = DataLoader(mixed, batch_size=8)
     assert batch["volume_velocity_missing"].tolist() == [False] * 5 + [True] * 3

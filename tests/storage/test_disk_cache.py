@@ -115,6 +115,10 @@ def test_what_is_larger_than_the_limit_is_not_kept_and_one_warning_says_so(tmp_p
     with warnings.catch_warnings(action="error"):
         fetched(cache, "large too", 0, 40 * BLOCK)
     assert [is_kept(cache, "small"), is_kept(cache, "large", 0, 40 * BLOCK)] == [True, False]
+    shutil.rmtree(tmp_path / "cache")
+    (tmp_path / "cache").touch()
+    with pytest.warns(UserWarning, match="reads continue without it"):  # of something else
+        fetched(cache, "other")
 
 
 def test_foreign_files_in_the_folder_are_left_alone(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 
+from zarr_core.sources.arrays import suffix_of
 from zarr_core.sources.description import SourceDescription
 from zarr_core.sources.formats import SUFFIXES
 
@@ -111,11 +112,12 @@ class LeftOut:
         names = [f"{name} ({count:,})" for name, count in sorted(self._unused.items())]
         reason = f"no field or table of {self._description.name} uses these files (number of folders)"
         way_out = "add them to `files` of the description to convert them, a table to `tables` with its column of ids"
-        if any(name.lower().endswith((".csv", ".json")) for name in self._unused):
+        suffixes = set(map(suffix_of, self._unused))
+        if not suffixes.isdisjoint((".csv", ".json")):
             way_out += ", scalars of a sample to `parameters`"
-        if any(name.lower().endswith(".csv") for name in self._unused):
+        if ".csv" in suffixes:
             way_out += "; points of CSV files are not read: write them as .npz, or give write_sample all domains"
-        if any(name.lower().endswith(".npz") for name in self._unused):
+        if ".npz" in suffixes:
             way_out += "; scalars in .npz files are not read: write them as .json files"
         if any(name.lower().endswith(_OTHERS) for name in self._unused):
             way_out += "; first write other formats as .npz or .vtu files, and scalars as .json files"

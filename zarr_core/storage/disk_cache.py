@@ -105,7 +105,7 @@ class DiskCache:
         if os.path.isfile(os.path.dirname(self.folder)):
             raise ZarrCoreError(f"cache folder {os.path.dirname(self.folder)} is a file")
         self.hits = self.misses = self.corrupt_evicted = self.evicted = 0
-        self._warned = False
+        self._warned: set[str] = set()  # what there was a warning of
         self._store_again_at = 0.0
         self._apply_limit()
 
@@ -149,8 +149,9 @@ class DiskCache:
         size = _footprint(_HEADER.size + len(data))
         if size > self.limit * _KEEP:
             self._warn(
+                "limit",
                 f"the cache folder {self.folder} does not keep ranges of {format_size(len(data))}: its limit is "
-                f"{format_size(self.limit)}; use a larger cache_limit"
+                f"{format_size(self.limit)}; use a larger cache_limit",
             )
             return False
         path, digest = self._place(key, start, stop)
@@ -273,14 +274,15 @@ class DiskCache:
         self._store_again_at = time.monotonic() + _PAUSE_AFTER_ERROR
         why = "is full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "cannot be written"
         self._warn(
+            "disk",
             f"the cache folder {self.folder} {why} ({error}); reads continue without it (its limit is "
-            f"{format_size(self.limit)})"
+            f"{format_size(self.limit)})",
         )
 
-    def _warn(self, text: str) -> None:
-        """Warn, once per cache."""
-        if not self._warned:
-            self._warned = True
+    def _warn(self, of: str, text: str) -> None:
+        """Warn, once per cache of each thing."""
+        if of not in self._warned:
+            self._warned.add(of)
             warnings.warn(text, stacklevel=5)
 
 

@@ -38,7 +38,8 @@ _ATTEMPTS = 50
 def claim(storage: Storage, copy: str, start: int, count: int, purpose: str, limit: int = MAX_LENGTH) -> int:
     """Take ``count`` consecutive shards permanently, in the arrays of all value tables; returns the first one's number.
 
-    Takes nothing if they would end after ``limit``: room that is too small for them stays free for fewer.
+    Takes nothing if they would end after ``limit``, and returns where they would begin: room that is too small for them
+    stays free for fewer.
 
     Args:
         copy: "rows" (row-major) or "columns" (column-major).

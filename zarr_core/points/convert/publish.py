@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from zarr_core.errors import CollectedError, RetirementError, SourceError, StoreError
+from zarr_core.points.convert.documents import copy_documents, remove_stale_documents
 from zarr_core.points.convert.job import ConversionJob, check_dataset
 from zarr_core.points.convert.request import ConversionRequest, of_fields
 from zarr_core.points.store.columns import columns_of, find_misfits, with_recorded_fields, without
@@ -19,7 +20,6 @@ from zarr_core.points.store.settings import check_agreement, current_settings, r
 from zarr_core.sources.left_out import counted, some
 from zarr_core.sources.sample import FoundSamples, SampleSource, SourceSample
 from zarr_core.sources.selection import Selection, overlaps, with_current_splits
-from zarr_core.storage import Storage
 from zarr_core.versioning.generations import commit
 
 logger = logging.getLogger(__name__)
@@ -160,7 +160,7 @@ def commit_results(job: ConversionJob, pending: Pending, *, retire: bool = True)
         attempts.append(attempt)
         if current is None and not attempt.after.samples and not is_shared:
             raise _NoSamplesError
-        _copy_documents(job, attempt)
+        copy_documents(storage, attempt.selection)
         return attempt.after
 
     while True:
@@ -177,8 +177,9 @@ def commit_results(job: ConversionJob, pending: Pending, *, retire: bool = True)
             pending = pending.without(gone)
             collected += gone
     last = attempts[-1]
-    if _remove_stale_documents(storage, attempts):
-        _copy_documents(job, last)  # if the source has them again, another converter may have copied them before
+    selections = [attempt.selection for attempt in attempts]
+    if remove_stale_documents(storage, last.before, last.after, selections):
+        copy_documents(storage, last.selection)  # another converter may have copied one that the source has again
     return _report(job.request, last, manifest, collected)
 
 
@@ -389,40 +390,6 @@ def _with_current_splits(job: ConversionJob, current: StoreManifest) -> Selectio
     except SourceError as error:
         logger.warning("the splits are committed as they were when the conversion started: %s", error)
         return job.selection
-
-
-def _copy_documents(job: ConversionJob, attempt: _Attempt) -> None:
-    """Copy the split files and blacklists of the source to the store.
-
-    The source is looked at again afterwards: another converter may have copied newer ones before these were written.
-    """
-    storage, source, documents = job.writer.storage, job.selection.source, attempt.selection.documents
-    while True:
-        for name, text in documents.items():
-            storage.write(name, [text.encode()])
-        try:
-            if source.split_documents() == documents:
-                return
-            now = with_current_splits(job.selection, ()).documents
-        except SourceError:  # as of a disk that is not mounted any more
-            return
-        storage.delete([name for name in documents if name not in now])
-        documents = now
-
-
-def _remove_stale_documents(storage: Storage, attempts: Sequence[_Attempt]) -> bool:
-    """Delete copies of split files and blacklists that the source no longer has; whether there were any."""
-    before, selection = attempts[-1].before, attempts[-1].selection
-    if not selection.source.lists_all_splits:
-        return False
-    description = selection.source.description
-    gone = before.splits.keys() - attempts[-1].after.splits.keys()
-    copied = {name for split, name in description.split_files.items() if split in gone}
-    copied.update(description.blacklists if before.excluded else (), *(each.selection.documents for each in attempts))
-    stale = [name for name in sorted(copied) if name not in selection.documents and storage.exists(name)]
-    if stale:
-        storage.delete(stale)
-    return bool(stale)
 
 
 def _find_finished(job: ConversionJob) -> Pending:
