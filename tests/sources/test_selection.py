@@ -127,7 +127,8 @@ def test_files_of_formats_that_are_not_read_are_named(tmp_path: Path) -> None:
     assert "params.yaml (2); add them to `files`" in found
     assert found.splitlines()[0].endswith("first write other formats as .npz or .vtu files, and scalars as .json files")
     np.savez(tmp_path / "a" / "params.npz", speed=30.0)
-    assert "scalars in .npz files are not read: write them as .json files" in notes(described(), tmp_path)
+    assert "params.npz (1), params.yaml (2); add them to `files`" in notes(described(), tmp_path)
+    assert "scalars of a sample to `parameters`" in notes(described(), tmp_path)
 
 
 def test_a_link_to_a_folder_above_it_makes_no_samples(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from tests.helpers.small_source import KIND, write_source
 from zarr_core.errors import SampleError, SourceError, TransferError
 from zarr_core.format.names import check_sample_id, field_name
 from zarr_core.sources import SampleTree, SourceDescription, resolve_kind
+from zarr_core.sources.left_out import collected_notes
 from zarr_core.sources.recorded import folder_now
 from zarr_core.sources.resolve import shipped_kinds
 from zarr_core.sources.sample import FileInfo
@@ -384,12 +385,33 @@ def test_parameters_are_scalars_or_lists_or_an_error(tmp_path: Path) -> None:
             tree.load_parameters(tree.discover()["run_1"])
 
 
-def test_parameters_in_a_file_of_arrays_are_an_error_that_says_where_they_belong(tmp_path: Path) -> None:
+def test_parameters_in_a_file_of_fields(tmp_path: Path) -> None:
+    """Its scalars and lists of numbers that no field uses; other arrays are named."""
     (tmp_path / "a").mkdir()
-    np.savez(tmp_path / "a" / "data.npz", x=np.zeros((5, 3), "f4"), speed=30.0)
-    document = {"name": "own", "samples": "*", "files": {"surface_position": {"file": "data.npz", "array": "x"}}}
-    tree = SampleTree(SourceDescription.model_validate(document | {"parameters": ["data.npz"]}), tmp_path)
-    with pytest.raises(SampleError, match="data.npz: is not text in UTF-8; write its scalars as a .json file"):
+    arrays = {"x": np.zeros((5, 3), "f4"), "q": np.zeros(5), "speed": 30.0, "turns": np.arange(3), "car": "fast"}
+    np.savez(tmp_path / "a" / "data.npz", **arrays, left=np.zeros((2, 2)), empty=np.zeros(0), long=np.zeros(1001))
+    files = {name: {"file": "data.npz", "array": array} for name, array in (("position", "x"), ("pressure", "q"))}
+    document = {"name": "own", "samples": "*", "files": {f"surface_{name}": file for name, file in files.items()}}
+    parameters = [{"file": "data.npz", "prefix": "my_"}]
+    tree = SampleTree(SourceDescription.model_validate(document | {"parameters": parameters}), tmp_path)
+    with collected_notes() as notes:
+        found = tree.load_parameters(tree.discover()["a"])
+    assert found == {"my_speed": 30.0, "my_turns": [0, 1, 2], "my_car": "fast"}
+    assert list(notes.values()) == ["left: float64 (2, 2), empty: float64 (0,), long: float64 (1001,)"]
+
+
+@pytest.mark.parametrize("content", [b"", b"PK", None])
+def test_a_damaged_file_of_parameters_is_named(tmp_path: Path, content: bytes | None) -> None:
+    (tmp_path / "a").mkdir()
+    np.save(tmp_path / "a" / "x.npy", np.zeros((5, 3), "f4"))
+    np.savez(tmp_path / "a" / "data.npz", speed=np.float64(30))
+    if content is not None:
+        (tmp_path / "a" / "data.npz").write_bytes(content)
+    else:  # whose loading would run code
+        np.savez(tmp_path / "a" / "data.npz", speed=np.array({"a": 1}, dtype=object))
+    document = {"name": "own", "samples": "*", "files": {"surface_position": "x.npy"}, "parameters": "data.npz"}
+    tree = SampleTree(SourceDescription.model_validate(document), tmp_path)
+    with pytest.raises(SampleError, match="data.npz: (truncated|rejected)"):
         tree.load_parameters(tree.discover()["a"])
 
 

@@ -149,7 +149,7 @@ class TableFile(_Model):
 
 
 class ParameterFile(_Model):
-    """A file with scalars of one sample: JSON, CSV with one row, or a ``.dat`` file of OpenFOAM.
+    """A file with scalars of one sample: JSON, CSV with one row, ``.npz``, or a ``.dat`` file of OpenFOAM.
 
     Attributes:
         file: pattern of its name in the sample's folder.
@@ -256,7 +256,7 @@ class SourceDescription(_Model):
             ``params.json`` is always read. A file with several arrays is a :class:`FieldArray`.
         optional: fields of ``files`` that a sample may lack ("surface_normals").
         meshes: fields that lie in meshes, by domain ("surface", "volume").
-        parameters: CSV and JSON files with per-sample scalars; a text is the pattern of a name.
+        parameters: CSV, JSON and ``.npz`` files with per-sample scalars; a text is the pattern of a name.
         tables: files beside the samples with the scalars of many samples.
         splits: rule that assigns samples to splits; None: by files of the usual names, if the source has any.
         blacklists: files beside the samples that list ids excluded from every split.

@@ -66,7 +66,7 @@ class FieldLoader(threading.local):
         if self._opened is None or self._key != key:
             self._opened = None  # frees the memory of the other file first
             # All arrays of the file that are fields are read together.
-            choices = {name: choice for name, choice in sample.choices.items() if sample.files.get(name) == info}
+            choices = sample.choices_of(info)
             try:
                 self._opened = open_file(SourceFile(self._storage, sample.folder, info), choices.values())
             except MissingArrayError as error:

@@ -113,12 +113,10 @@ class LeftOut:
         reason = f"no field or table of {self._description.name} uses these files (number of folders)"
         way_out = "add them to `files` of the description to convert them, a table to `tables` with its column of ids"
         suffixes = set(map(suffix_of, self._unused))
-        if not suffixes.isdisjoint((".csv", ".json")):
+        if not suffixes.isdisjoint((".csv", ".json", ".npz")):
             way_out += ", scalars of a sample to `parameters`"
         if ".csv" in suffixes:
             way_out += "; points of CSV files are not read: write them as .npz, or give write_sample all domains"
-        if ".npz" in suffixes:
-            way_out += "; scalars in .npz files are not read: write them as .json files"
         if any(name.lower().endswith(_OTHERS) for name in self._unused):
             way_out += "; first write other formats as .npz or .vtu files, and scalars as .json files"
         return (f"{reason}: {some(names)}; {way_out}",)

@@ -96,6 +96,10 @@ class SourceSample:
         files = (*self.files.values(), *self.parameter_files)
         return tuple({info.name: info for info in files}.values())
 
+    def choices_of(self, file: FileInfo) -> dict[str, ArrayChoice]:
+        """Choices by field of the fields that lie in a file."""
+        return {name: choice for name, choice in self.choices.items() if self.files.get(name) == file}
+
     @property
     def n_bytes(self) -> int:
         """Size of all files, in bytes."""

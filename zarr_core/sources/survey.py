@@ -6,6 +6,7 @@ import json
 import re
 from collections import defaultdict
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
@@ -19,6 +20,7 @@ from zarr_core.format.object_names import MANIFEST
 from zarr_core.sources.arrays import CASE, ArrayChoice, suffix_of
 from zarr_core.sources.description import SourceDescription, SplitFiles
 from zarr_core.sources.formats import SUFFIXES, missing_extra, open_file, peek
+from zarr_core.sources.formats.arrays import read_parameters
 from zarr_core.sources.formats.contents import Contents
 from zarr_core.sources.formats.files import SourceFile, path_of
 from zarr_core.sources.guess import FUNCTION_OBJECT, describe, folders_above, layout, scalar_patterns, without_pieces
@@ -260,8 +262,11 @@ class _Guess:
         whole = document | {"files": placeholders, "parameters": scalars}
         probe = SourceDescription.model_validate(whole)
         own = by_sample(probe, by_folder(self.paths))[0][folders[0]]
-        document |= self._fields(folders[0], "" if is_flat else folders[0], patterns, own)
-        if parameters := self._parameters(folders[0], scalars, own):
+        where = "" if is_flat else folders[0]
+        document |= self._fields(folders[0], where, patterns, own)
+        archives = [pattern for pattern in patterns if suffix_of(pattern) == ".npz"]
+        parameters = self._parameters(where, scalars, own) + self._archives_with_scalars(where, archives, own)
+        if parameters:
             document["parameters"] = parameters
         return document
 
@@ -337,6 +342,17 @@ class _Guess:
             found.append(pattern)
         if left_out:
             self.odd.append(f"left out of the parameters: {some(left_out)}")
+        return found
+
+    def _archives_with_scalars(self, folder: str, patterns: list[str], files: Mapping[str, FileInfo]) -> list[str]:
+        """The patterns of those ``.npz`` files that contain a scalar."""
+        found: list[str] = []
+        for pattern in patterns:
+            info = files.get(pattern)
+            with suppress(ValueError):  # the summary of the file told why
+                values = read_parameters(SourceFile(self.storage, folder, info)).values() if info else ()
+                if any(value.ndim == 0 for value in values):
+                    found.append(pattern)
         return found
 
     def _scalars(self, folder: str, info: FileInfo | None) -> dict[str, Any]:

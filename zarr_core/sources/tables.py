@@ -153,7 +153,8 @@ def _plain(value: Any) -> Any:
     """A scalar, or the list of the numbers of a small array; raises ValueError for anything else."""
     torch = sys.modules.get("torch")  # whoever has a tensor has imported it
     is_tensor = torch is not None and isinstance(value, torch.Tensor)
-    if isinstance(value, np.generic) or (is_tensor and value.numel() == 1):
+    is_scalar = isinstance(value, np.generic) or (isinstance(value, np.ndarray) and value.ndim == 0)
+    if is_scalar or (is_tensor and value.numel() == 1):
         value = value.item()
     elif is_tensor or isinstance(value, np.ndarray | list | tuple):
         array = plain_array(value)

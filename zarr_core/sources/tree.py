@@ -15,6 +15,7 @@ from zarr_core.format.names import check_sample_id
 from zarr_core.sources.arrays import CASE
 from zarr_core.sources.description import ANY_DEPTH, SourceDescription
 from zarr_core.sources.fields import FieldLoader
+from zarr_core.sources.formats.arrays import read_parameters
 from zarr_core.sources.formats.contents import Mesh
 from zarr_core.sources.formats.files import SourceFile, path_of
 from zarr_core.sources.left_out import LeftOut, counted, note
@@ -202,8 +203,12 @@ class SampleTree(SampleSource):
             for info in sample.parameter_files:
                 where = info.name
                 name = path_of(sample.folder, where)
+                content: Any
                 if where.endswith(".pt"):
                     content = load_pt(self._storage, name, info)
+                elif where.endswith(".npz"):
+                    fields = chain.from_iterable(choice.arrays for choice in sample.choices_of(info).values())
+                    content = read_parameters(SourceFile(self._storage, sample.folder, info), set(fields))
                 else:
                     content = parse_scalars(where, self._read_own(name, info))
                 _add_scalars(parameters, content, where, sample.prefixes.get(where, ""))

@@ -17,7 +17,7 @@ from zarr_core.sources.arrays import ArrayChoice
 from zarr_core.sources.formats.contents import Contents, FoundArray, Mesh
 from zarr_core.sources.formats.files import SourceFile
 from zarr_core.sources.left_out import note, some
-from zarr_core.sources.limits import check_expansion
+from zarr_core.sources.limits import MAX_PARAMETER_NUMBERS, check_expansion
 
 # What NumPy, zipfile and h5py raise for damaged bytes, besides ValueError.
 _DAMAGE = (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, KeyError, tokenize.TokenError)
@@ -80,10 +80,10 @@ class ArrayFile:
         for name, (shape, dtype) in found.items():
             if len(shape) in (1, 2) and dtype.kind in "fiu":
                 arrays.append(FoundArray(name, "", shape[1] if len(shape) == 2 else 1, shape[0]))
-            else:
+            elif self._file.suffix != ".npz" or shape or dtype.kind not in "fiubU":  # else it is a parameter
                 others.append(f"{name or 'its array'}: {dtype} {shape}")
         if others:
-            reason = "a field is numbers, (points,) or (points, components); scalars are read from .json and .csv files"
+            reason = "a field is numbers, (points,) or (points, components); scalars are read from .json, .csv, .npz"
             note(f"left out, because {reason}", some(others))
         return Contents(tuple(arrays))
 
@@ -117,6 +117,32 @@ class ArrayFile:
 def open_file(file: SourceFile, choices: Collection[ArrayChoice]) -> ArrayFile:
     """Open the file; its arrays are read one at a time."""
     return ArrayFile(file)
+
+
+def read_parameters(file: SourceFile, fields: Collection[str] = ()) -> dict[str, np.ndarray]:
+    """The scalars and small arrays of an ``.npz`` file by name, without those of the names in ``fields``.
+
+    Other arrays are noted. Raises ValueError as :meth:`ArrayFile.contents`.
+    """
+    found, others = {}, []
+    with file.stream() as opened, damaged("truncated or damaged"), _archive(opened) as archive:
+        for member in archive.namelist():
+            name = member.removesuffix(".npy")
+            if name in fields:
+                continue
+            with archive.open(member) as entry:
+                shape, dtype, _ = _header(entry)
+            is_small = len(shape) <= 1 and 0 < math.prod(shape) <= MAX_PARAMETER_NUMBERS
+            is_plain = dtype.kind in "fiub" or (dtype.kind == "U" and not shape)
+            if not is_small or not is_plain:
+                others.append(f"{name}: {dtype} {shape}")
+                continue
+            with archive.open(member) as entry:
+                found[name] = _read_npy(entry, archive.getinfo(member).file_size, file.info.size)
+    if others:
+        reason = f"that are neither scalars nor lists of 1 to {MAX_PARAMETER_NUMBERS:,} numbers"
+        note(f"arrays that no field uses, and {reason}, were left out", some(others))
+    return found
 
 
 def _archive(opened: IO[bytes]) -> zipfile.ZipFile:
