@@ -117,7 +117,10 @@ def test_page_and_command_of_a_small_matrix(matrix: WideMatrix, tmp_path: Path) 
     assert any(reason.startswith("To read features of 6 samples: ") for reason in verdict["reasons"])
     assert verdict["setting"]["compared"]
     assert verdict["store"]["compared"], "also if another format leads"
+    assert verdict["setting"]["turns"] >= 2
+    assert {row["turns"] for row in rows if row["reads"] == "samples"} != {0}
     page = (tmp_path / "out" / "shootout.html").read_text()
+    assert "<th>turns</th>" in page
     assert "Samples of 20 features per second, by format" in page
     run_commands(verdict["command"])
 

@@ -95,8 +95,9 @@ class Measurement:
         """For JSON."""
         chosen, loader = self.candidate, self.loader
         document = {each.name: getattr(self, each.name) for each in fields(self)} | vars(loader)
-        for name in ("candidate", "took", "turns"):
+        for name in ("candidate", "took"):
             del document[name]
+        document["turns"] = len(self.turns)
         document |= {"format": chosen.name, "codec": chosen.codec, f"chunk_{chosen.unit}": chosen.chunk}
         document |= {"layout": chosen.layout, "settings": chosen.settings, "loader": loader.words}
         return document | {"median": self.median, "low": self.low, "high": self.high, "waiting": self.waiting}

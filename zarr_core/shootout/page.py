@@ -110,14 +110,14 @@ def _footprint_table(report: dict[str, Any]) -> list[list[str]]:
 
 def _measurement_table(report: dict[str, Any]) -> list[list[str]]:
     facts = report["workload"]
-    table = [["setting", "tier", "reads", "per second", "quartiles", "first epoch", "requests per item"]]
+    table = [["setting", "tier", "reads", "per second", "quartiles", "turns", "first epoch", "requests per item"]]
     for row in sorted(report["measurements"], key=lambda row: (row["reads"], row["tier"], -row["median"])):
         setting = f"{_loader(row)}, {_settings(row)}".removesuffix(", ")
         quartiles = f"{format_rate(row['low'])} to {format_rate(row['high'])}"
         first = format_rate(row["first"]) if row["first"] else "–"
         requests = f"{row['requests']:.3g}" if row["requests"] is not None else "–"
-        rate = format_rate(row["median"])
-        table.append([setting, row["tier"], facts["reads"][row["reads"]], rate, quartiles, first, requests])
+        where, reads, rate, turns = row["tier"], facts["reads"][row["reads"]], format_rate(row["median"]), row["turns"]
+        table.append([setting, where, reads, rate, quartiles, str(turns or "–"), first, requests])
     return table
 
 
