@@ -92,7 +92,7 @@ def _described(state: StoreManifest, replaced: Collection[str]) -> dict[str, obj
         "points per chunk": _range(chunks),
         "points per shard": _range(shards),
         "fields": _listed({name: column.dtype for name, column in state.fields.items()}),
-        "splits": _listed({name: len(ids) for name, ids in state.splits.items()}),
+        "splits": _listed({name: len(ids) for name, ids in state.splits.items()}) or "none",
         "excluded": len(state.excluded),
     }
 
