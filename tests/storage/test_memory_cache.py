@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import pickle
+import warnings
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -83,6 +84,7 @@ def memory_of(reader: ZarrChunkReader) -> MemoryCache:
 PLACES = st.tuples(st.sampled_from("abcdef"), st.integers(0, 2))
 
 
+@pytest.mark.filterwarnings("ignore:the memory cache does not keep")
 @given(
     limit=st.integers(1, 3000),
     steps=st.lists(st.tuples(st.sampled_from(["lookup", "store", "discard"]), PLACES, st.integers(0, 900))),
@@ -109,6 +111,16 @@ def test_it_keeps_what_was_used_last_and_never_more_than_the_limit(
             assert size + ENTRY > limit
         assert cache.size == sum(len(data) + ENTRY for data in expected.values()) <= limit
         assert list(cache._entries.values()) == list(expected.values())
+
+
+def test_a_limit_below_a_range_is_told_once() -> None:
+    cache = MemoryCache(1000)
+    assert cache.store("a", 0, None, bytes(400))
+    with pytest.warns(UserWarning, match="does not keep ranges of 900 B: its limit is 1 kB; use larger cache_bytes"):
+        assert not cache.store("b", 0, None, bytes(900))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert not cache.store("b", 0, None, bytes(900))
 
 
 def test_threads_share_it() -> None:

@@ -9,13 +9,14 @@ from __future__ import annotations
 import os
 import re
 import threading
+import warnings
 from collections import OrderedDict, defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from zarr_core._util.units import parse_size
+from zarr_core._util.units import format_size, parse_size
 from zarr_core.errors import CorruptChunkError, TruncatedError
 from zarr_core.format.ranges import coalesce
 from zarr_core.storage.disk_cache import DiskCache
@@ -298,6 +299,7 @@ class MemoryCache:
     def __init__(self, limit: int | str) -> None:
         self.limit = parse_size(limit)
         self.size = 0
+        self._warned = False
         self._entries: OrderedDict[tuple[str, int, int | None], bytes] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -310,9 +312,13 @@ class MemoryCache:
             return data
 
     def store(self, key: str, start: int, stop: int | None, data: bytes) -> bool:
-        """Keep the bytes of a range; False if they exceed the limit."""
+        """Keep the bytes of a range; False, with one warning, if they exceed the limit."""
         size = len(data) + _ENTRY_BYTES
         if size > self.limit:
+            if not self._warned:
+                self._warned = True
+                text = f"the memory cache does not keep ranges of {format_size(len(data))}: its limit is "
+                warnings.warn(f"{text}{format_size(self.limit)}; use larger cache_bytes", stacklevel=5)
             return False
         with self._lock:
             self._drop((key, start, stop))
