@@ -76,6 +76,17 @@ def draws_of(dataset: Any) -> str:
     return own if isinstance(own, str) else " + ".join(filter(None, map(draws_of, _wrapped(dataset))))
 
 
+def generations_of(dataset: Any) -> str:
+    """Which generations of which stores a dataset, or the datasets within it, read; "" if that is unknown."""
+    lineage = getattr(dataset, "lineage", None)
+    if isinstance(lineage, Mapping) and "zarr_core.generation" in lineage:
+        found = f"generation {lineage['zarr_core.generation']} of {lineage['zarr_core.store']}"
+        if "zarr_core.origin" in lineage:
+            found += f", copied from generation {lineage['zarr_core.origin_generation']} of {lineage['zarr_core.origin']}"
+        return found
+    return ", ".join(dict.fromkeys(filter(None, map(generations_of, _wrapped(dataset)))))
+
+
 def fingerprint_of(dataset: Any) -> str:
     """The ``fingerprint`` of a dataset, or of the datasets within it and the chosen indices; "" if there is none."""
     own = getattr(dataset, "fingerprint", None)

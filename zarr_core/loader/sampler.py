@@ -19,7 +19,14 @@ from torch.utils.data import Sampler
 from zarr_core._util.arguments import INT64, boolean, whole_number
 from zarr_core._util.repeated import Repeated
 from zarr_core.errors import ZarrCoreError
-from zarr_core.loader.epochs import DatasetEpochs, count_repetitions, draws_of, epoch_setter, fingerprint_of
+from zarr_core.loader.epochs import (
+    DatasetEpochs,
+    count_repetitions,
+    draws_of,
+    epoch_setter,
+    fingerprint_of,
+    generations_of,
+)
 from zarr_core.loader.permutation import Permutation
 from zarr_core.loader.ranks import check_divided_once, rank_and_world
 from zarr_core.loader.weights import SampleWeights
@@ -142,6 +149,7 @@ class EpochBatchSampler(Sampler[list[int]]):
         self.evaluation = evaluation
         self.fingerprint = fingerprint
         self._draws = ""  # what the points of the dataset depend on; "" if that is unknown
+        self._generations = ""  # where the data lie, for the message of a state of other data
         self.epoch = 0
         self._on_epoch = on_epoch
         self._replica = replica
@@ -176,6 +184,7 @@ class EpochBatchSampler(Sampler[list[int]]):
             settings["on_epoch"] = epoch_setter(dataset)
         sampler = cls(len(dataset), batch_size, **settings)
         sampler._draws = draws_of(dataset)
+        sampler._generations = generations_of(dataset)
         return sampler
 
     def __len__(self) -> int:
@@ -232,7 +241,8 @@ class EpochBatchSampler(Sampler[list[int]]):
 
     def state_at(self, epoch: int, position: int) -> dict[str, Any]:
         """The state after ``position`` batches of an epoch."""
-        return {"version": _STATE_VERSION, "epoch": epoch, "position": position, "seed": self.seed, **self._settings}
+        state = {"version": _STATE_VERSION, "epoch": epoch, "position": position, "seed": self.seed, **self._settings}
+        return state | {"data": self._generations} if self._generations else state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume from a saved state, with its seed and epoch, on any number of ranks.
@@ -253,11 +263,11 @@ class EpochBatchSampler(Sampler[list[int]]):
                 f"not a state of an EpochBatchSampler (version {_STATE_VERSION}): {reprlib.repr(state)}"
             )
         if state["fingerprint"] != self.fingerprint:
+            data = f" ({state['data']})" if state.get("data") else ""  # not in states of earlier versions
             raise ZarrCoreError(
                 f"the saved state belongs to other data: [{state['fingerprint']}], not [{self.fingerprint}]. Open the "
-                "saved generation (generation=...) with the same fields and normalizers, or start a new run"
+                f"saved generation{data} with the same fields and normalizers, or start a new run"
             )
-        # Only the states of a weighted epoch name weights. Earlier versions did not record draws.
         different = []
         for name in ours | {"weights": None}:
             if state.get(name) != ours.get(name) and (name != "draws" or name in state):
