@@ -85,7 +85,7 @@ class Predictions:
             self._temporary.unlink(missing_ok=True)
 
     def add(self, slab: Slab, values: Tensor | np.ndarray) -> None:
-        """Keep the values of the points of a slab.
+        """Keep the values of the points of a slab. Those of a slab that was added before are replaced.
 
         Args:
             slab: from ``dataset.slabs``.

@@ -159,6 +159,32 @@ def test_split_files_and_blacklists_travel_along(tmp_path: Path) -> None:
     assert (tmp_path / "store" / "blacklist.txt").read_text() == "b.vtk\n"
 
 
+def test_samples_that_stay_behind_are_named(tmp_path: Path) -> None:
+    """A sample that lacks a field which the description has by now, and one on a blacklist in a migration."""
+    kind, root, store = tmp_path / "own.yaml", tmp_path / "data", tmp_path / "store"
+    document = {"name": "own", "samples": "*", "files": {"surface_position": "p.pt"}, "blacklists": ["bad.txt"]}
+    kind.write_text(json.dumps(document))
+    for sample_id in "abc":
+        (root / sample_id).mkdir(parents=True)
+        torch.save(torch.zeros(5, 3), root / sample_id / "p.pt")
+        if sample_id != "b":
+            torch.save(torch.zeros(5), root / sample_id / "q.pt")
+    (root / "bad.txt").write_text("c\n")
+    assert not [note for note in convert(str(kind), store, root=root).notes if "stay" in note or "keep" in note]
+    (root / "bad.txt").write_text("")
+    document["files"] |= {"surface_pressure": "q.pt"}  # type: ignore[operator]
+    kind.write_text(json.dumps(document))
+    report = convert(str(kind), store, root=root)
+    assert [r.sample_id for r in report.results if r.status == "converted"] == ["a", "c"]
+    assert "samples that stay without files that the description requires by now (1): b (q.pt)" in report.notes
+    (root / "bad.txt").write_text("c\n")
+    report = convert(str(kind), store, root=root, values_dtype="float32", reconvert=True)
+    former = "samples on a blacklist that keep their former settings until they are taken off it (1): c"
+    assert former in report.notes
+    (root / "bad.txt").write_text("")
+    assert former not in convert(str(kind), store, root=root).notes
+
+
 class SomebodyElses:
     """A dataset of another framework, as far as this library knows it."""
 

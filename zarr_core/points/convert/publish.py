@@ -342,6 +342,7 @@ def _report(
             f"the source lists no splits, so those of the store stay ({', '.join(manifest.splits)}); with "
             "`splits: {rule: folders, folders: {}}` in its description, they are removed"
         )
+    notes += _behind(manifest, selection)
     added = list(without(stored, known))
     replaced = [i for i, entry in known.items() if i in stored and entry.differs(stored[i])]
     if manifest.origin and (added or replaced):
@@ -366,6 +367,24 @@ def _report(
         stale=attempt.stale,
         excess=attempt.excess,
     )
+
+
+def _behind(manifest: StoreManifest, selection: Selection) -> list[str]:
+    """Sentences that name the samples of the source that no conversion brings to what others of the store are."""
+    current = manifest.conversion.current if manifest.conversion else ""
+    incomplete = []
+    for sample_id, sample in selection.samples.items():
+        entry = manifest.samples.get(sample_id)
+        if sample.missing and entry is not None and entry.fingerprint == sample.fingerprint:
+            incomplete.append(f"{sample_id} ({some(sample.missing)})")
+    excluded = []
+    for sample_id in sorted(selection.excluded & manifest.samples.keys()):
+        if manifest.samples[sample_id].settings not in ("", current):
+            excluded.append(sample_id)
+    return [
+        *counted("samples that stay without files that the description requires by now", incomplete),
+        *counted("samples on a blacklist that keep their former settings until they are taken off it", excluded),
+    ]
 
 
 def _of_others(manifest: StoreManifest, others: Collection[str]) -> list[str]:

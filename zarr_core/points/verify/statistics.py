@@ -87,7 +87,8 @@ class StatisticsCheck:
             if key not in given:
                 yield f"{name} has no {key}; {way_out}"
             elif not _is_close(given[key], value, _largest(key, expected)):
-                yield f"{name}: {key} is {given[key]}, but the moments of the samples give {value}; {way_out}"
+                doubt = "if a sample's record is damaged instead, a comparison with the source (--source) shows it"
+                yield f"{name}: {key} is {given[key]}, but the moments of the samples give {value}; {way_out}; {doubt}"
 
 
 def _field_of(key: str) -> str:
