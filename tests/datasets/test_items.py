@@ -423,14 +423,32 @@ def test_the_blocks_of_the_documentation_run(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     found: dict[str, Any] = {"positions": rng.normal(size=(2000, 3)), "pressure": rng.normal(size=2000)}
     (written,) = (block for block in blocks if "write_sample(" in block)
+    written = written.replace('"surface_pressure"', '"surface_friction": positions, "surface_pressure"')
     exec(written.replace("/data/store", place).replace('{"speed": 30.0}', "{'speed': 30.0, 'drag': 0.3}"), found)
     items, transforms = (block.replace("/data/store", place) for block in blocks if "build_dataset(" in block)
     exec(items, found)
     shapes = {key: tuple(value.shape) for key, value in found["item"].items() if key != "id"}
     assert shapes == {"x": (1024, 4), "y": (1024,), "drag": ()}
     assert found["item"]["id"] == "case_1"
+    statistics = calculate_store_statistics(place, split="train")
+    write_statistics(place, statistics, of="split train", split="train", generation=1)
     exec(transforms, found)
-    for dataset in (found["dataset"], build_dataset(found["config"] | {"batch_transform": found["relative"]})):
+    config, relative = found["config"], found["relative"]
+    turned = []
+    for epoch in range(8):
+        found["dataset"].set_epoch(epoch)
+        item = found["normalizers"].inverse(found["dataset"][0])
+        plain = build_dataset(config)
+        plain.set_epoch(epoch)
+        own = plain[0]
+        sides = item["surface_position"][:, 1] / own["surface_position"][:, 1]
+        turned.append(round(float(sides.median())))
+        expected = torch.tensor([1.0, turned[-1], 1.0])
+        for name in ("surface_position", "surface_friction"):
+            assert torch.allclose(item[name], own[name] * expected, atol=1e-5)
+    assert set(turned) == {1, -1}
+    for settings in ({"transform": found["noisy"], "batch_transform": relative}, {"batch_transform": relative}):
+        dataset = build_dataset(config | settings)
         dataset.set_epoch(0)
         mean = dataset[0]["surface_position"].mean(dim=0)
         assert torch.allclose(mean, torch.zeros(3), atol=1e-6 if dataset.config.transform is None else 2e-3)

@@ -144,8 +144,12 @@ def test_corrected_values_under_the_same_ids_are_other_data(tmp_path: Path) -> N
     matrix.append("wrong", ["s1", "s2"], {"beta": np.full((2, 2), 0.9, np.float32)})
     corrected = MatrixDataset(matrix.url, ["s1", "s2", "s3"])
     np.testing.assert_array_equal(corrected.to_memmap(tmp_path / "cells.npy"), corrected.to_numpy())
-    with pytest.raises(ZarrCoreError, match="the saved state belongs to other data"):
+    generation = re.escape(f"generation {dataset.lineage['zarr_core.generation']} of {matrix.url}")
+    with pytest.raises(ZarrCoreError, match=rf"belongs to other data.*the saved generation \({generation}\)"):
         ResumableLoader(corrected, EpochBatchSampler.of(corrected, 1)).load_state_dict(loader.state_dict())
+    earlier = {name: value for name, value in loader.state_dict().items() if name != "data"}
+    with pytest.raises(ZarrCoreError, match="Open the saved generation with the same fields"):
+        ResumableLoader(corrected, EpochBatchSampler.of(corrected, 1)).load_state_dict(earlier)
     assert MatrixDataset(matrix.url, ["s3"]).fingerprint == unaffected
     with pytest.raises(UnknownFieldError, match="coverage"):
         corrected.covered_features(10)

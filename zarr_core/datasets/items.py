@@ -250,9 +250,9 @@ class Items:
             raise ZarrCoreError(
                 f"{self.origin}, {drawn.sample_id}: transform adds {key!r} of shape {tuple(value.shape)}, whose first "
                 f"axis would be taken for points, of which no domain has {len(value):,}. Set collate: list in the "
-                f"config, and give the loader collate_fn=zarr_core.Collate({self._collate!r}), which joins arrays that "
-                "differ in length, such as edges (edges, 2), along their first axis, as a domain of their own; with "
-                f"per_sample=[{key!r}] and all such keys if they have no points and one shape in all samples"
+                f"config, and give the loader collate_fn=zarr_core.Collate({self._collate!r}, per_sample=[{key!r}]) "
+                "with all keys that have no points and one shape in all samples. If the first axis differs in length, "
+                f"such as that of edges (edges, 2), leave out {key!r}: it is joined along it, as a domain of its own"
             )
 
     def _transformed(self, values: dict[str, Any], items: int) -> dict[str, Any]:

@@ -81,9 +81,10 @@ def generations_of(dataset: Any) -> str:
     lineage = getattr(dataset, "lineage", None)
     if isinstance(lineage, Mapping) and "zarr_core.generation" in lineage:
         found = f"generation {lineage['zarr_core.generation']} of {lineage['zarr_core.store']}"
-        if "zarr_core.origin" in lineage:
-            found += f", copied from generation {lineage['zarr_core.origin_generation']} of {lineage['zarr_core.origin']}"
-        return found
+        origin = lineage.get("zarr_core.origin")
+        return (
+            f"{found}, a copy of generation {lineage['zarr_core.origin_generation']} of {origin}" if origin else found
+        )
     return ", ".join(dict.fromkeys(filter(None, map(generations_of, _wrapped(dataset)))))
 
 

@@ -77,8 +77,9 @@ class SourceFiles:
         if found.any_order:
             origin = {} if item.at_source is None else record(item.at_source)
         if not expect(dict, origin, "source").get("files"):
-            missing = f"are not in {source.files.url}" if found.any_order else "were not recorded, as by write_sample"
-            where = f"{missing}; verify without a source compares checksums"
+            where = "were not recorded, as by write_sample; without --source, its checksums are compared"
+            if found.any_order:
+                where = f"are not in {source.files.url}"
             found.add("", f"cannot be compared: the files that it was made from {where}", damage=False)
             return None
         sample = RecordedSample.find(source.files, found.sample_id, origin)
