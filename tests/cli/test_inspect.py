@@ -321,6 +321,17 @@ def test_a_failure_lists_what_was_found(tmp_path: Path, capsys: pytest.CaptureFi
     assert "data.npz (where: 5 x 3, what: 5 x 1)" in error
 
 
+def test_csv_files_of_points_alone_are_an_error_that_says_how_to_describe_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number in (1, 2):
+        (tmp_path / f"run_{number}").mkdir()
+        (tmp_path / f"run_{number}" / "data.csv").write_text("x,y,z\n1,2,3\n4,5,6\n")
+    assert command.main(["inspect", str(tmp_path)]) == 1
+    error = capsys.readouterr().err
+    assert "describe CSV files of points yourself, as in `files: {volume_position: {file: a.csv, array:" in error
+
+
 def test_a_grid_of_faces_is_a_surface(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("vtkmodules", reason="the extra vtk is not installed")
     from zarr_core.sources.formats.vtk_geometry import unstructured

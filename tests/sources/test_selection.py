@@ -192,7 +192,8 @@ def test_tensor_files_that_no_field_uses_are_named_once(tmp_path: Path) -> None:
     (unused,) = SampleTree(KIND, source).find().unused
     assert "Surface_Pressure.PT (1), mean.pt (1), surface_area.pt (2), wake.csv (1)" in unused
     assert "add them to `files`" in unused
-    assert "scalars of a sample to `parameters`; points of CSV files are not read: write them as .npz" in unused
+    assert "scalars of a sample to `parameters`, " in unused
+    assert "points of a CSV file by its columns, as in `{file: a.csv, array: [x, y, z]}`" in unused
 
 
 def test_a_remote_source_names_the_same(tmp_path: Path, memory_root: str) -> None:

@@ -70,7 +70,7 @@ class FieldArray(_Model):
     """An array, or arrays with one component each, of a file with several.
 
     Attributes:
-        array: name, or names of the components.
+        array: name, or names of the components; of a CSV file those of its columns.
         file: name or pattern of the file. In ``meshes``: another file with the points of the domain, in any order.
         scale: factor of the values.
         units: of the values after scaling.

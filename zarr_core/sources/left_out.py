@@ -92,7 +92,7 @@ class LeftOut:
         subfolder = self._description.subfolder
         for name in filenames:
             is_used = name.removeprefix(f"{subfolder}/") in self._description.used_names
-            if not is_used and name.lower().endswith((".pt", ".csv", ".json", *SUFFIXES, *_OTHERS)):
+            if not is_used and name.lower().endswith((".pt", ".json", *SUFFIXES, *_OTHERS)):
                 self._unused[name] += 1
 
     def sentences(self) -> tuple[str, ...]:
@@ -116,7 +116,7 @@ class LeftOut:
         if not suffixes.isdisjoint((".csv", ".json", ".npz")):
             way_out += ", scalars of a sample to `parameters`"
         if ".csv" in suffixes:
-            way_out += "; points of CSV files are not read: write them as .npz, or give write_sample all domains"
+            way_out += ", points of a CSV file by its columns, as in `{file: a.csv, array: [x, y, z]}`"
         if any(name.lower().endswith(_OTHERS) for name in self._unused):
             way_out += "; first write other formats as .npz or .vtu files, and scalars as .json files"
         return (f"{reason}: {some(names)}; {way_out}",)

@@ -150,10 +150,13 @@ def _by_id(
     matching: dict[str, dict[str, list[FileInfo]]] = defaultdict(lambda: defaultdict(list))
     unused: dict[str, FileInfo] = {}
     expressions = {pattern: _expression(pattern) for pattern in description.patterns}
+    tables = {table.file for table in description.tables}
     for path, info in joined(files).items():
         is_used = False
+        below = path.removeprefix(prefix)
         for pattern, expression in expressions.items():
-            if hit := expression.fullmatch(path.removeprefix(prefix)):
+            # A table of many samples beside "{id}.csv" is no sample.
+            if not tables & {path, below} and (hit := expression.fullmatch(below)):
                 matching[hit["id"]][pattern].append(info)
                 is_used = True
         if not is_used:

@@ -37,6 +37,7 @@ _TABLES = (".csv", ".dat", ".json")
 _MAX_BYTES = 64 * 2**20
 # Of the .dat files of function objects only coefficients and forces have one row per time.
 _COEFFICIENTS = re.compile(r"coeff|force", re.IGNORECASE)
+_OF_COLUMNS = "`files: {volume_position: {file: a.csv, array: [x, y, z]}}`"
 _WALL = re.compile(rb"([^\s(){};\"]+)\s*\{[^{}]*\btype\s+wall\s*;")
 
 
@@ -286,8 +287,11 @@ class _Guess:
         found = [path for path in files if cases.isdisjoint(folders_above(path))]
         found = without_pieces([*found, *(f"{case}/{CASE}" for case in cases)])
         if not found:
-            formats = f"no file has a known format: .pt, {', '.join(SUFFIXES)}, OpenFOAM"
+            suffixes = [".pt", *(suffix for suffix in SUFFIXES if suffix not in _TABLES)]
+            formats = f"no file has a known format: {', '.join(suffixes)}, OpenFOAM"
             way_out = "read other files yourself, and give the points to zarr_core.write_sample"
+            if any(suffix_of(path) == ".csv" for path in self.paths):
+                way_out = f"describe CSV files of points yourself, as in {_OF_COLUMNS}; {way_out}"
             raise SourceError(f"{self.storage.url}: {'; '.join([formats, *self.odd, way_out])}")
         return found
 

@@ -26,6 +26,7 @@ from zarr_core.sources.formats.files import SourceFile
 _FORMATS: dict[str, tuple[str, tuple[str, ...], str]] = {
     ".npy": ("arrays", (), ""),
     ".npz": ("arrays", (), ""),
+    ".csv": ("csv", (), ""),
     ".h5": ("hdf5", ("h5py",), "hdf5"),
     ".hdf5": ("hdf5", ("h5py",), "hdf5"),
     ".vtp": ("vtk", ("vtkmodules",), "vtk"),

@@ -61,9 +61,7 @@ class ArrayFile:
     def values(self, choice: ArrayChoice) -> np.ndarray:
         if choice.compute:
             raise ValueError("contains no mesh; name its arrays in `files` of the description, not in `meshes`")
-        with self._file.stream() as opened, damaged("truncated or damaged"):
-            columns = [self._read(opened, name) for name in choice.arrays or ("",)]
-        values = side_by_side(columns)
+        values = side_by_side(self._arrays(choice.arrays or ("",)))
         if values.dtype.kind not in "fiu":
             raise ValueError(f"contains {values.dtype}, expected numbers")
         values = values.astype(values.dtype.newbyteorder("="), copy=False)
@@ -90,6 +88,10 @@ class ArrayFile:
     def mesh(self, choice: ArrayChoice) -> Mesh:
         """Such a file contains no mesh: raises ValueError."""
         raise ValueError("contains no mesh; remove `connectivity`")
+
+    def _arrays(self, names: Sequence[str]) -> list[np.ndarray]:
+        with self._file.stream() as opened, damaged("truncated or damaged"):
+            return [self._read(opened, name) for name in names]
 
     def _read(self, opened: IO[bytes], name: str) -> np.ndarray:
         size = self._file.info.size
