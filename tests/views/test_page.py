@@ -19,7 +19,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "views.md"
 
 def test_the_page(tmp_path: Path) -> None:
     points = {"surface_position": np.random.rand(5200, 3), "surface_pressure": np.random.rand(5200)}
-    write_sample(tmp_path / "store", "run_1", points, parameters={"speed": 30.5})
+    write_sample(tmp_path / "store", "run_1", points, split="train", parameters={"speed": 30.5})
     matrix = WideMatrix.create(tmp_path / "betas", ["cg00000029", "cg2"], {"beta": "float32", "coverage": "float32"})
     cells = np.random.rand(2, 2).astype(np.float32)
     matrix.append("b", ["GSM1", "GSM7"], {"beta": cells, "coverage": cells})
