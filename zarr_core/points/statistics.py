@@ -216,7 +216,7 @@ def _recorded_moments(storage: Storage, sample: tuple[str, SampleEntry]) -> Samp
     except DocumentError as error:
         raise StoreError(
             f"{sample_id}: the moments in {entry.relpath}/zarr.json cannot be read ({error}); use --recompute, or "
-            "convert the sample again"
+            "convert the sample again with --force"
         ) from error
     return None
 

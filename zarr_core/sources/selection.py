@@ -245,7 +245,7 @@ def _outside_splits(
     if not source.lists_all_splits:
         return []
     if not splits:
-        missing = ", ".join(source.description.split_files.values())
+        missing = ", ".join(source.description.split_files.values()) or "the files of splits that a description names"
         other = 'in its description, `splits: {rule: files, filename: "{split}.txt"}` names others'
         return [f"the source has no splits: there is none of {missing}; {other}"]
     inside = excluded.union(*splits.values())

@@ -214,7 +214,8 @@ def _replaced_contents(job: ConversionJob, written: Mapping[str, SampleEntry]) -
         if not old.content or old.settings == new.settings:  # otherwise a migration of a sample that was named before
             replaced.append(sample_id)
     named = counted("samples whose files have other content under the same sizes and times", replaced)
-    return [f"{sentence}; earlier generations keep what they were converted from" for sentence in named]
+    reasons = "or whose record in the store was damaged; earlier generations keep what they have"
+    return [f"{sentence}, {reasons}" for sentence in named]
 
 
 def _remove_refused(job: ConversionJob, pending: Pending) -> None:

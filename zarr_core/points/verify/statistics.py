@@ -26,6 +26,11 @@ from zarr_core.storage import Storage
 
 # Of the largest value of a field. The standard deviation of equal values is the root of a rounding error.
 _TOLERANCE = 1e-6
+# Statistics that are written again from a damaged record contain the damage.
+_FIRST = (
+    "first compare the samples with their source (--source, and --dataset-kind for parameters), and convert one whose "
+    "record is damaged with --force; else"
+)
 
 
 class StatisticsCheck:
@@ -87,8 +92,7 @@ class StatisticsCheck:
             if key not in given:
                 yield f"{name} has no {key}; {way_out}"
             elif not _is_close(given[key], value, _largest(key, expected)):
-                doubt = "if a sample's record is damaged instead, a comparison with the source (--source) shows it"
-                yield f"{name}: {key} is {given[key]}, but the moments of the samples give {value}; {way_out}; {doubt}"
+                yield f"{name}: {key} is {given[key]}, but the moments of the samples give {value}; {_FIRST}, {way_out}"
 
 
 def _field_of(key: str) -> str:

@@ -116,7 +116,7 @@ class FieldRead(NamedTuple):
         """The error for stored bytes that are missing or damaged."""
         start, stop = self.drawn.span
         return CorruptChunkError(
-            f"{self.where}: points {start} to {stop} cannot be read: {reason}; convert the sample again"
+            f"{self.where}: points {start} to {stop} cannot be read: {reason}; convert the sample again with --force"
         )
 
 
@@ -181,7 +181,7 @@ def missing_group(where: str, entry: SampleEntry) -> ManifestError:
 def damaged_group(where: str, entry: SampleEntry, error: Exception) -> CorruptChunkError:
     """The error for a sample whose metadata is damaged."""
     reason = f"{entry.relpath}/{ZARR_JSON} cannot be read: {type(error).__name__}: {error}"
-    return CorruptChunkError(f"{where}: {reason}; convert the sample again")
+    return CorruptChunkError(f"{where}: {reason}; convert the sample again with --force")
 
 
 def fetch_failure(where: str, request: str, error: Exception) -> StoreError:

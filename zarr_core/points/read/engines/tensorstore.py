@@ -98,7 +98,7 @@ class TensorStoreEngine(Engine):
             array = process.array(read.path, read.entry.is_ours)
         except ValueError as error:
             if "NOT_FOUND" not in str(error):
-                raise CorruptChunkError(f"{read.where}: {error}; convert the sample again") from error
+                raise CorruptChunkError(f"{read.where}: {error}; convert the sample again with --force") from error
             if not self._storage.exists(f"{read.entry.relpath}/zarr.json"):
                 raise missing_group(read.where, read.entry) from error
             raise read.missing_array() from error
