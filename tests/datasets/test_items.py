@@ -225,7 +225,7 @@ def test_an_array_that_is_called_position_is_no_position(tmp_path: Path) -> None
         ({"parameters": ["name"]}, "case_0: parameter 'name' is 'a', not a number or a list of numbers"),
         (
             {"parameters": ["name"], "normalizers": {"name": "mean_std"}},
-            "'name_mean', which the normalizer of name needs; .*no sample has a number of this name; text cannot be",
+            "'name_mean', which the normalizer of name needs; .*no sample has a number of this name .text cannot be",
         ),
         (
             {"item": {"y": "wake_speed", "x": "surface_presure"}},

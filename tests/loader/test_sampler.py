@@ -363,3 +363,23 @@ def test_a_run_that_sets_no_epochs_resumes_like_one_that_does() -> None:
     resumed = EpochBatchSampler(8, 2)
     resumed.load_state_dict(interrupted.state_dict())
     assert [list(resumed), list(resumed)] == [epochs[1][1:], epochs[2]]
+
+
+def test_a_state_of_other_data_names_the_generation_that_it_is_of() -> None:
+    class Data:
+        def __init__(self, fields: str, generation: int) -> None:
+            self.fingerprint = fields
+            self.lineage = {"zarr_core.generation": str(generation), "zarr_core.store": "/data/store"}
+
+        def __len__(self) -> int:
+            return 4
+
+        def __getitem__(self, index: int) -> int:
+            return index
+
+    state = EpochBatchSampler.of(Data("p", 3), 2).state_dict()
+    EpochBatchSampler.of(Data("p", 5), 2).load_state_dict(state)  # the content decides
+    with pytest.raises(ZarrCoreError, match=r"not \[u\]. Open the saved generation \(generation 3 of /data/store\)"):
+        EpochBatchSampler.of(Data("u", 5), 2).load_state_dict(state)
+    with pytest.raises(ZarrCoreError, match="Both are generation 3 of /data/store: use the saved fields"):
+        EpochBatchSampler.of(Data("u", 3), 2).load_state_dict(state)

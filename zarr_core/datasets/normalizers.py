@@ -375,7 +375,7 @@ def make_normalizers(
         else:
             found = _Statistics(*read_statistics(statistics), statistics_file_hint(statistics))
     normalizers = Normalizers()
-    of_parameters = replace(found, hint=f"{found.hint}; {_HINT_OF_PARAMETERS}")
+    of_parameters = replace(found, hint=f"{_HINT_OF_PARAMETERS}: {found.hint}")
     for field, config in configs.items():
         column, source = manifest.fields.get(field), found
         if column is None:  # a parameter
@@ -387,7 +387,7 @@ def make_normalizers(
 
 
 # Text has no mean, nor has what no sample has.
-_HINT_OF_PARAMETERS = "if that exists already, no sample has a number of this name; text cannot be normalized"
+_HINT_OF_PARAMETERS = "no sample has a number of this name (text cannot be normalized), or the file is older than it"
 
 
 @dataclass(frozen=True)

@@ -263,11 +263,15 @@ class EpochBatchSampler(Sampler[list[int]]):
                 f"not a state of an EpochBatchSampler (version {_STATE_VERSION}): {reprlib.repr(state)}"
             )
         if state["fingerprint"] != self.fingerprint:
-            data = f" ({state['data']})" if state.get("data") else ""  # not in states of earlier versions
+            saved = state.get("data")  # not in states of earlier versions
+            way_out = f"Open the saved generation{f' ({saved})' if saved else ''} with the same fields and normalizers"
+            if saved and saved == self._generations:
+                way_out = f"Both are {saved}: use the saved fields, samples and normalizers, unless it was made anew"
             raise ZarrCoreError(
-                f"the saved state belongs to other data: [{state['fingerprint']}], not [{self.fingerprint}]. Open the "
-                f"saved generation{data} with the same fields and normalizers, or start a new run"
+                f"the saved state belongs to other data: [{state['fingerprint']}], not [{self.fingerprint}]. "
+                f"{way_out}, or start a new run"
             )
+        # Only the states of a weighted epoch name weights. Earlier versions did not record draws.
         different = []
         for name in ours | {"weights": None}:
             if state.get(name) != ours.get(name) and (name != "draws" or name in state):
