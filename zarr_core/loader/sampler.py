@@ -266,7 +266,7 @@ class EpochBatchSampler(Sampler[list[int]]):
             saved = state.get("data")  # not in states of earlier versions
             way_out = f"Open the saved generation{f' ({saved})' if saved else ''} with the same fields and normalizers"
             if saved and saved == self._generations:
-                way_out = f"Both are {saved}: use the saved fields, samples and normalizers, unless it was made anew"
+                way_out = f"Both are {saved}: use the saved fields, samples and normalizers, unless it is a new store"
             raise ZarrCoreError(
                 f"the saved state belongs to other data: [{state['fingerprint']}], not [{self.fingerprint}]. "
                 f"{way_out}, or start a new run"
