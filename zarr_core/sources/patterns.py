@@ -154,9 +154,9 @@ def _by_id(
     for path, info in joined(files).items():
         is_used = False
         below = path.removeprefix(prefix)
+        is_table = not tables.isdisjoint((path, below))  # of many samples, beside "{id}.csv"
         for pattern, expression in expressions.items():
-            # A table of many samples beside "{id}.csv" is no sample.
-            if not tables & {path, below} and (hit := expression.fullmatch(below)):
+            if not is_table and (hit := expression.fullmatch(below)):
                 matching[hit["id"]][pattern].append(info)
                 is_used = True
         if not is_used:

@@ -6,7 +6,6 @@ import json
 import re
 from collections import defaultdict
 from collections.abc import Collection, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
@@ -266,8 +265,7 @@ class _Guess:
         where = "" if is_flat else folders[0]
         document |= self._fields(folders[0], where, patterns, own)
         archives = [pattern for pattern in patterns if suffix_of(pattern) == ".npz"]
-        parameters = self._parameters(where, scalars, own) + self._archives_with_scalars(where, archives, own)
-        if parameters:
+        if parameters := self._parameters(where, [*scalars, *archives], own):
             document["parameters"] = parameters
         return document
 
@@ -342,29 +340,22 @@ class _Guess:
             except ValueError as error:
                 left_out.append(f"{pattern} ({error})")
                 continue
-            known |= values
-            found.append(pattern)
+            if values:
+                known |= values
+                found.append(pattern)
         if left_out:
             self.odd.append(f"left out of the parameters: {some(left_out)}")
         return found
 
-    def _archives_with_scalars(self, folder: str, patterns: list[str], files: Mapping[str, FileInfo]) -> list[str]:
-        """The patterns of those ``.npz`` files that contain a scalar."""
-        found: list[str] = []
-        for pattern in patterns:
-            info = files.get(pattern)
-            with suppress(ValueError):  # the summary of the file told why
-                values = read_parameters(SourceFile(self.storage, folder, info)).values() if info else ()
-                if any(value.ndim == 0 for value in values):
-                    found.append(pattern)
-        return found
-
     def _scalars(self, folder: str, info: FileInfo | None) -> dict[str, Any]:
-        """The values of a table; raises ValueError if it is not one of scalars."""
+        """The values of a table, or the scalars of an archive; raises ValueError if a table is not one of scalars."""
         if info is None:
             raise ValueError("it matches several files of a sample")
         if FUNCTION_OBJECT.fullmatch(info.name) and not _COEFFICIENTS.search(info.name.rpartition("/")[2]):
             raise ValueError("it is not a table of coefficients or forces")
+        if suffix_of(info.name) == ".npz":
+            arrays = read_parameters(SourceFile(self.storage, folder, info))
+            return scalars({name: value for name, value in arrays.items() if value.ndim == 0}, info.name)
         if info.size > _MAX_BYTES:
             raise ValueError("it is large")
         content = parse_scalars(info.name, self.storage.read(path_of(folder, info.name)))
