@@ -224,7 +224,7 @@ def test_the_contents_are_the_columns_of_numbers(tmp_path: Path) -> None:
         assert found_in(write(tmp_path, "x,y,,x,p,patch\n1,2,3,4,5,wall\n1,2,3,4,5,wall\n")) == {"y": None, "p": None}
     (names,) = notes.values()
     assert names == "'x', '', 'x', 'patch'"
-    assert found_in(write(tmp_path, "Cd,Cl\n0.3,0.1\n")) == {"Cd": 1, "Cl": 1}
+    assert found_in(write(tmp_path, "Cd,Cl\n0.3,0.1\n")) == {"Cd": None, "Cl": None}
     for text, reason in (("x,y\n", "has no rows"), ('x,y\n"1,2\n', "row 1: unexpected end"), ("", "is empty")):
         with pytest.raises(ValueError, match=reason):
             found_in(write(tmp_path, text))

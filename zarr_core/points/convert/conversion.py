@@ -213,9 +213,8 @@ def _replaced_contents(job: ConversionJob, written: Mapping[str, SampleEntry]) -
             continue
         if not old.content or old.settings == new.settings:  # otherwise a migration of a sample that was named before
             replaced.append(sample_id)
-    named = counted("samples whose files have other content under the same sizes and times", replaced)
-    reasons = "or whose record in the store was damaged; earlier generations keep what they have"
-    return [f"{sentence}, {reasons}" for sentence in named]
+    reason = "samples whose files have other content under the same sizes and times, or whose record was damaged"
+    return [f"{sentence}; earlier generations keep what they have" for sentence in counted(reason, replaced)]
 
 
 def _remove_refused(job: ConversionJob, pending: Pending) -> None:

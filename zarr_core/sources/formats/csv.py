@@ -35,18 +35,16 @@ class CsvFile(ArrayFile):
         self._columns: dict[str, np.ndarray] = {}
 
     def contents(self) -> Contents:
-        """The columns whose first row has a number. Their rows are not counted: 1, or None if there are several."""
+        """The columns whose first row has a number. Their rows are not counted."""
         with self._file.stream() as opened, damaged("truncated or damaged"), _text(opened) as text:
             names = _header(text)
-            rows = iter(_Rows(text, len(names)))
-            cells = _cells(_first(rows), "row 1")
-            is_only = next(rows, None) is None
+            cells = _cells(_first(iter(_Rows(text, len(names)))), "row 1")
         arrays, others = [], []
         for name, cell in zip(names, cells, strict=True):
             if not name or names.count(name) > 1 or _is_text(cell):
                 others.append(repr(name))
             else:
-                arrays.append(FoundArray(name, "", 1, 1 if is_only else None))
+                arrays.append(FoundArray(name, "", 1, None))
         if others:
             note(
                 "columns without a name of their own, or without a number in the first row, were left out", some(others)
