@@ -159,12 +159,14 @@ def test_flat_files_and_folders_of_arrays(tmp_path: Path, capsys: pytest.Capture
         )
         (run / "forces.csv").write_text("Cd,Cl\n0.3,0.1\n")
         np.savez(run / "inflow.npz", speed=30.0)
+        np.savez(run / "other.npz", speed=31.0)
     found = inspected(tmp_path / "arrays", capsys)
     assert found["samples"] == 3
     assert found["fields"] == ["volume_position", "volume_velocity", "volume_pressure"]
     document = yaml.safe_load(str(found["description"]))
     assert document["samples"] == "case*"
     assert document["parameters"] == found["parameter_files"] == ["forces.csv", "inflow.npz"]
+    assert "other.npz ('speed' has another value in another file: give it a `prefix`)" in str(found["notes"])
     if pytest.importorskip("vtkmodules", reason="the extra vtk is not installed"):
         (tmp_path / "flat").mkdir()
         for run in RAW.glob("run_*"):

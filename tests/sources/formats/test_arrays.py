@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import io
 import pickle
 import zipfile
@@ -14,6 +13,7 @@ import fsspec
 import numpy as np
 import pytest
 
+from tests.helpers.failing_disk import fail_reads
 from zarr_core.errors import SampleError
 from zarr_core.sources import SampleTree, SourceDescription
 from zarr_core.sources.formats import peek
@@ -161,23 +161,7 @@ def test_an_error_of_the_disk_or_the_network_is_no_damage(
 ) -> None:
     """Of a damaged file its sample is refused for good; a disk that answers later is read again."""
     path = write(tmp_path / "run_1", suffix)
-    real = open
-
-    class Failing(io.FileIO):
-        reads = 0
-
-        def readinto(self, buffer: Any) -> int | None:
-            Failing.reads += 1
-            if Failing.reads > first:
-                raise OSError(errno.EIO, "Input/output error")
-            return super().readinto(buffer)
-
-    def opened(file: Any, *arguments: Any, **options: Any) -> Any:
-        if str(file) == str(path):
-            return io.BufferedReader(Failing(file), 64)
-        return real(file, *arguments, **options)
-
-    monkeypatch.setattr("builtins.open", opened)
+    fail_reads(monkeypatch, path, first)
     with pytest.raises(OSError, match="Input/output error"):
         load(tmp_path, suffix)
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import io
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.helpers.examples import examples
+from tests.helpers.failing_disk import fail_reads
 from zarr_core import ZarrChunkReader
 from zarr_core.errors import SampleError
 from zarr_core.points.convert.conversion import convert
@@ -176,26 +175,7 @@ def test_an_error_of_the_disk_or_the_network_is_no_damage(
     tmp_path: Path, first: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = write(tmp_path, TEXT + "7,8,9,0.1,wall\n" * 10_000)
-    real = open
-
-    class Failing(io.FileIO):
-        reads = 0
-
-        def readinto(self, buffer: Any) -> int | None:
-            Failing.reads += 1
-            if Failing.reads > first:
-                raise OSError(errno.EIO, "Input/output error")
-            return super().readinto(memoryview(buffer)[:20])
-
-        def read(self, size: int | None = -1) -> bytes:
-            raise OSError(errno.EIO, "Input/output error")
-
-    def opened(file: Any, *arguments: Any, **options: Any) -> Any:
-        if str(file) == str(path):
-            return io.BufferedReader(Failing(file), 64)
-        return real(file, *arguments, **options)
-
-    monkeypatch.setattr("builtins.open", opened)
+    fail_reads(monkeypatch, path, first, size=20)
     with pytest.raises(OSError, match="Input/output error"):
         load(tmp_path)
 
